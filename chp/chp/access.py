@@ -9,9 +9,10 @@ A prefix is a subtree: empty (everything), or with a slash at both ends; there a
 allows is not allowed, and a denied key is denied even if another rule allows it. A rule is about keys, so a subtree may
 be read if a rule allows all of it and no rule denies a part of it.
 
-`consume` is the right to a group of a topic, whose prefix is `/.chp/topics/TOPIC/GROUP/`: to make it, to be its member,
-to acknowledge, to reset it and to remove it. Rules that never name `consume` keep the meaning that they had before this
-right existed: `read` of the topic is enough, but to reset or remove a group needs `write` of the topic too.
+`consume` is the right to use a group of a topic: to make it, to be its member, to acknowledge its messages, to reset it
+and to remove it. The prefix of a group is `/.chp/topics/TOPIC/GROUP/`. Rules that never name `consume` keep the meaning
+that they had before this right existed: `read` of the topic is enough, but to reset or remove a group needs `write` of
+the topic too.
 
 All rules are one value that is replaced as a whole. The value is small, and two operators who change it at once can't
 mix their changes. Pure.
@@ -33,31 +34,33 @@ from .keys import check_subtree
 CONSUME, DENY_CONSUME = "consume", "deny-consume"
 ALLOW, DENY = ("read", "write", CONSUME), ("deny-read", "deny-write", DENY_CONSUME)
 LISTS = (*ALLOW, *DENY, "admin")
-# Later versions may have more commands.
+# The admin commands of this version. Rules may name other ones, as later versions may have more.
 COMMANDS = ("access", "backup", "clients", "leases", "restore", "status", "switch", "vouch")
-# The right of a replica: it follows, and speaks for its clients.
+# The admin command that a replica needs: to follow the pair, and to send requests in the name of its clients.
 VOUCH = "vouch"
-# All rules, packed, have to fit the message that asks for them or sets them, which has 64 KiB.
+# All rules, packed, take at most this many bytes, so that they fit a message of 64 KiB that sets or returns them.
 RULES_BYTES_MAX = 32 << 10
-ROLES_MAX = 32  # of one user
-# A bound for each user, so that all tokens leave room for the rules.
+# One user has at most this many roles.
+ROLES_MAX = 32
+# One user has at most this many tokens, so that the tokens leave room for the rules.
 TOKENS_MAX = 16
 # People and an audit name a token by this many digits of its hash.
 TOKEN_SHOWN = 8
-# A user who is denied is told this many people to ask.
+# The answer to a denied user names at most this many users who may change the rules.
 ASK_MAX = 3
-# A message to one subscriber alone has a nonce of this many bytes behind its topic of P+1.
+# A message on P+1 to one subscriber alone has a nonce of this many bytes after its topic.
 NONCE_BYTES = 8
-# The rights to a topic are those to a subtree of its name.
+# The rights to topic NAME are the rights to the subtree /.chp/topics/NAME/.
 TOPICS = "/.chp/topics/"
 BY_READ = "no rule names `consume`: `read` of a topic allows its groups, and `write` allows to remove and reset them"
 BY_CONSUME = "rules name `consume`: it alone allows to make, use, reset and remove the groups of a topic"
-# A user who may read nothing still hears this topic, and with it all keys that begin so.
+# Every user hears this topic, even one who may read nothing. Its subscribers also get all keys that begin with HUGZ, so
+# no user may write such keys.
 HUGZ = "HUGZ"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _COMMAND = re.compile(r"[a-z][a-z-]{0,31}\Z")
 _HASH = re.compile(r"[0-9a-f]{64}\Z")
-# A token is looked up by this many digits of its hash, which nobody who makes tokens up can choose.
+# A token is looked up by this many digits of its hash. A client that invents tokens can't choose these digits.
 _FOUND_BY = 16
 Entry = dict[str, list[str]]
 Document = dict[str, dict[str, Entry]]
@@ -83,8 +86,8 @@ class Sides:
     def first_not(self, keys: Sequence[str]) -> str | None:
         """Return the first key that is not allowed, or None.
 
-        Mostly all keys are allowed, and two comparisons a rule show that: if the lowest and the highest key begin with
-        a prefix, all keys between them do.
+        Usually all keys are allowed. Two comparisons for each rule show that: if the lowest and the highest key begin
+        with a prefix, all keys between them do.
         """
         if not keys:
             return None
@@ -148,7 +151,7 @@ class Rules:
     def may(self, user: str, verb: str, where: str) -> bool:
         """Return True if a user has a right to a key, to all of a subtree, or to an admin command.
 
-        A subtree is "" or ends with a slash. Every entrance of a server asks this question, in one form or another.
+        A subtree is "" or ends with a slash. Each port of a server makes this check in some form.
         """
         rights = self.rights(user)
         if verb == "admin":
@@ -161,9 +164,10 @@ class Rules:
         return sides.covers(where) if not where or where.endswith("/") else sides.has(where)
 
     def unconsumed(self, user: str, topic: str, group: str, *, loses: bool = False) -> str:
-        """Return the right that a user lacks to consume by a group, or "".
+        """Return the right that a user lacks to consume by a group; "" if the user lacks none.
 
-        With `loses`, the group is removed or reset: it may belong to another user, and messages that it keeps may go.
+        With `loses`, the group is to be removed or reset. The group may belong to another user, and messages that the
+        group keeps may be removed.
         """
         rights, of_topic = self.rights(user), f"{TOPICS}{topic}/"
         if self.names_consume:
@@ -174,7 +178,10 @@ class Rules:
         return "" if rights.read.covers(of_topic) else f"read topic {topic!r:.200}"
 
     def _consumes(self, rights: Rights, where: str) -> bool:
-        """Return True if a prefix of groups may be consumed; without a rule that names `consume`, reading decides."""
+        """Return True if these rights allow to consume by all groups below a prefix.
+
+        If no rule names `consume`, the right to read decides.
+        """
         if self.names_consume:
             return rights.consume.covers(where)
         topic = where[len(TOPICS) :].partition("/")[0] if where.startswith(TOPICS) else ""
@@ -248,7 +255,7 @@ def _word(what: str, word: object, whose: str) -> str:
 
 
 def token_hash(token: str) -> str:
-    """Return the hash of a bearer token that the rules keep.
+    """Return the hash of a bearer token, as the rules keep it.
 
     A token has 32 random bytes, which can't be found by trying, so one hash is enough.
     """
@@ -256,12 +263,15 @@ def token_hash(token: str) -> str:
 
 
 def granted(document: Document, kind: str, name: str, what: str, words: Iterable[str]) -> Document:
-    """Return rules with more words in one list of a user or a role ("users" or "roles"), which may be new."""
+    """Return the rules with `words` added to the list `what` of a user or a role, which may be new.
+
+    `kind` is "users" or "roles".
+    """
     return _with(document, kind, name, what, sorted({*document[kind].get(name, {}).get(what, ()), *words}))
 
 
 def revoked(document: Document, kind: str, name: str, what: str, words: Iterable[str]) -> Document:
-    """Return rules with fewer words in one list; raise `BadInput` if one of the words is not there."""
+    """Return the rules with `words` removed from the list `what`; raise `BadInput` if the list lacks one of them."""
     gone, old = set(words), set(document[kind].get(name, {}).get(what, ()))
     if missing := sorted(gone - old):
         raise BadInput(

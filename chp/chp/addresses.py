@@ -3,7 +3,7 @@
 tcp://HOST:P     P+1 is tcp://HOST:P+1, and so on; tcp://[::1]:P for an IPv6 address; a name may be of either kind
 ipc://DIR/P      files of these names, for programs of the same host
 
-People may leave `tcp://` out, and the port if it is 5556. Both servers, a subtree and a codec may be one URL:
+People may leave `tcp://` out, and the port if it is 5556. One URL may name both servers, a subtree and a codec:
 chp://a:5556,b:5566/rates/?codec=json
 """
 
@@ -27,7 +27,7 @@ FORMS = "tcp://host:port or ipc:///directory/port"
 
 
 def parse(address: str) -> tuple[str, int]:
-    """Return (host or directory, port). A caller puts the address in front of the text of a ValueError."""
+    """Return (host or directory, port), or raise a ValueError, to whose text the caller adds the address."""
     found = _TCP.fullmatch(address) or _IPC.fullmatch(address)
     if found is None:
         raise ValueError(f"is not {FORMS}")
@@ -87,12 +87,12 @@ class Url(NamedTuple):
 
 
 def is_url(text: str) -> bool:
-    """Return True if `parse_url` is to read a text."""
+    """Return True if a text is a `chp://` URL, for `parse_url`."""
     return text.strip().startswith(SCHEME)
 
 
 def parse_url(text: str) -> Url:
-    """Return the parts of a `chp://` URL, or raise a ValueError whose text the caller has to precede by the URL."""
+    """Return the parts of a `chp://` URL, or raise a ValueError, to whose text the caller adds the URL."""
     rest, _, query = text.strip().removeprefix(SCHEME).partition("?")
     hosts, slash, path = rest.partition("/")
     try:

@@ -1,6 +1,6 @@
 """CHP/2 bodies: columns of keys and values in one msgpack array (SPEC.md, section 13).
 
-    body     = [header, item, ...]          header[0] is the kind; what the items are depends on it
+    body     = [header, item, ...]          header[0] is the kind, which decides what the items are
     segment  = [keys, values, extras]       columns of equal length; extras is nil or a map of sparse columns
 
 A batch of a thousand updates is one `msgpack.unpackb` to read and one `dict.update(zip(...))` to apply; nothing here
@@ -100,12 +100,13 @@ __all__ = [
 ]
 
 
-# A value of this many bytes costs more to copy than a few lines of Python; it is a bin 32 then.
+# A value above this many bytes is encoded apart, as a copy of it costs more than a few lines of Python. msgpack encodes
+# such a value as bin 32.
 LARGE = 1 << 16
-# Only segments of so few values are searched for large ones, as more would cost what it saves.
+# Only segments with at most this many values are searched for large ones. A longer search would cost what it saves.
 LARGE_AMONG = 64
 _BIN_32 = struct.Struct(">BI")
-# A time in milliseconds is below the year 10000.
+# A time in milliseconds since 1970 is at most this: the beginning of the year 10000.
 TIME_MS_MAX = 253_402_300_800_000
 # Columns that are one array.
 FLAT = frozenset({columns.DELETES, columns.UUIDS, columns.ONCE})
@@ -114,7 +115,7 @@ PLAIN = 3 * CONTAINER + 3
 
 
 def _column_weight(name: str, column: Any) -> int:
-    """Return the weight of a sparse column; long ones have one or two arrays of numbers, whose length is enough."""
+    """Return the weight of a sparse column. For a column that may be long, the lengths of its arrays are enough."""
     if name in columns.PAIRED and type(column) is not int:
         return 3 * CONTAINER + 2 + 2 * len(column[0])
     if name in FLAT:
@@ -128,12 +129,12 @@ def _column_weight(name: str, column: Any) -> int:
 
 @dataclass(slots=True)
 class Segment:
-    """Columns of updates: `values[i]` is set at `keys[i]`, or the key deleted if the column DELETES names i."""
+    """Columns of updates: `keys[i]` is set to `values[i]`, or deleted if the column DELETES has i."""
 
     keys: list[str]
     values: list[bytes]
     extras: dict[str, Any] | None = None
-    # The lowest and the highest key, once a program has asked.
+    # The lowest and the highest key; None until they are known.
     _bounds: tuple[str, str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -143,7 +144,7 @@ class Segment:
 
     @property
     def bounds(self) -> tuple[str, str]:
-        """The lowest and the highest key; a program asks when no key comes any more."""
+        """The lowest and the highest key. They are remembered, so no key may be added after the first read."""
         if self._bounds is None:
             self._bounds = min(self.keys), max(self.keys)
         return self._bounds
@@ -154,7 +155,7 @@ class Segment:
 
     @property
     def weight(self) -> int:
-        """The weight of the segment as its reader counts it, which takes no look at its items."""
+        """The weight of the segment as its reader counts it. It is computed without a look at the items."""
         plain = PLAIN + 2 * len(self.keys)
         if self.extras is None:
             return plain
@@ -196,7 +197,7 @@ def packb(thing: object) -> bytes:
 
 
 def unpackb(body: bytes, what: str, weight_max: int | None = BODY, text_max: int = TEXT_BYTES_MAX) -> Any:
-    """Return the one msgpack object in `body`; raise `BadFrame` that names `what` if it is none, or too heavy."""
+    """Return the one msgpack object in `body`; raise `BadFrame`, which names `what`, if it is bad or too heavy."""
     try:
         return unpack(body, weight_max, text_max)
     except TooMuch as error:
@@ -212,17 +213,17 @@ OPTIONS = "the options of ICANHAZ?"
 
 
 def decode_options(body: bytes) -> Any:
-    """Return the options of a request; the ranges that a member has in hand are weighed by themselves."""
+    """Return the options of a request. The ranges in hand of a member (`have`) have a weight limit of their own."""
     if len(body) <= LIGHT or (have := _entry(body, "have")) is None:
         return unpackb(body, OPTIONS, QUESTION)
     begin, end = have
-    # The value is replaced by nil.
+    # The value of `have` is replaced by nil.
     options = unpackb(body[:begin] + b"\xc0" + body[end:], OPTIONS, QUESTION)
     return {**options, "have": unpackb(body[begin:end], "the 'have' of ICANHAZ?", HAVE)}
 
 
 def peek_id(body: bytes) -> int | None:
-    """Return the id of a request, whatever its other options hold; None if that can't be told."""
+    """Return the id of a request without a check of its other options; None if there is no valid id."""
     place = _entry(body, "id")
     if place is None:
         return None
@@ -234,18 +235,18 @@ def peek_id(body: bytes) -> int | None:
 
 
 def _entry(body: bytes, name: str) -> tuple[int, int] | None:
-    """Return the place of an option's value; None if there is none, or if the options are no map of msgpack."""
+    """Return (begin, end) of an option's value; None if the option is missing, or if the options are no msgpack map."""
     try:
         return entry(body, name)
-    # msgpack raises as in `unpackb`, which says what is wrong.
+    # msgpack raises several kinds of errors for ill-formed input; `unpackb` of the whole body says what is wrong.
     except Exception:
         return None
 
 
 ITEMS_MAX = DEFAULT.batch_items_max
-# The positions that an acknowledgement names: one for each history whose messages it acknowledges.
+# An acknowledgement names at most this many positions: one for each history whose messages it acknowledges.
 POSITIONS_MAX = 16
-# All threads share it, as packing is one call.
+# All threads share this packer, which is safe because packing is one call.
 _pack_header: Callable[[Sequence[object]], bytes] = Packer().pack
 _SHORT_HEADS = [bytes((0x90 | n,)) for n in range(16)]
 
@@ -306,14 +307,15 @@ def items_of(body: bytes) -> list[bytes]:
     return items
 
 
-# The two arrays of a body, the kind of its header, and the id of its question take fewer bytes.
+# `peek_answer` reads this many bytes. The heads of two arrays, the kind and the id of the question take fewer.
 ANSWER_BYTES = 32
 
 
 def peek(body: bytes, bytes_max: int = 4096) -> tuple[Header, int] | None:
     """Return the header of a body and the place of its first item without unpacking the items, or None.
 
-    It is None if the header is longer than `bytes_max`, or if this is no body: `decode` says what is wrong.
+    The result is None if the header is longer than `bytes_max`, or if this is no body; `decode` says then what is
+    wrong.
     """
     unpacker = msgpack.Unpacker()
     unpacker.feed(body[:bytes_max])
@@ -338,7 +340,7 @@ def peek_answer(body: bytes) -> tuple[int, int] | None:
 
 
 def decode_segment(body: bytes) -> Segment:
-    """Return the segment in the body of a KVSET; none of its keys is too long."""
+    """Return the segment in the body of a KVSET; raise `BadFrame` if it is malformed or one of its keys is too long."""
     return segment_of(unpackb(body, "the batch", SEGMENT, DEFAULT.key_bytes_max))
 
 
@@ -660,7 +662,7 @@ COLUMNS = frozenset(_EXTRAS)
 
 
 def narrow(segment: Segment, prefix: str) -> Segment | None:
-    """Return the part of a segment whose keys begin with `prefix`, the segment itself if that is all, or None.
+    """Return the part of a segment whose keys begin with `prefix`: the segment itself if all do, None if none does.
 
     Two comparisons decide for a whole column: if the lowest and the highest key begin with a prefix, all keys do.
     """
@@ -678,7 +680,7 @@ def narrow(segment: Segment, prefix: str) -> Segment | None:
 
 
 def shown(segment: Segment) -> Segment:
-    """Return the items of a segment that readers of its subtree get; the segment itself if it has nothing else."""
+    """Return a segment with only the columns that readers of a subtree get; the segment itself if it has no others."""
     if not segment.extras or segment.extras.keys() <= columns.SHOWN:
         return segment
     extras = columns.without(segment.extras, segment.extras.keys() - columns.SHOWN)
@@ -686,7 +688,7 @@ def shown(segment: Segment) -> Segment:
 
 
 def select(segment: Segment, mask: list[bool]) -> Segment | None:
-    """Return the items of a segment that the mask names, with their sparse columns, or None."""
+    """Return the items of a segment that the mask selects, with their sparse columns; None if it selects none."""
     kept = list(compress(segment.keys, mask))
     if not kept:
         return None
@@ -712,7 +714,7 @@ def _narrow_extras(extras: dict[str, Any], mask: list[bool]) -> dict[str, Any]:
 
 
 def runs_of(revisions: Iterable[int]) -> list[list[int]]:
-    """Return a column of revisions as runs `[revision, how many]`: keys written together share one."""
+    """Return revisions as runs `[revision, count]`: keys that were written together share a revision."""
     runs: list[list[int]] = []
     last = -1
     for revision in revisions:

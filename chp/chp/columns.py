@@ -1,4 +1,4 @@
-"""The names of a segment's sparse columns (SPEC.md, section 13), so that no line of ours has one as a bare string.
+"""The names of a segment's sparse columns (SPEC.md, section 13), so that no code has such a name as a bare string.
 
 Code that reads `extras[columns.TTLS]` need not know that the name on the wire is "t". `batch` checks the form of each
 column when it reads a segment.
@@ -12,15 +12,16 @@ from .numbers import describe
 
 DELETES: Final = "d"
 TTLS: Final = "t"
-# A batch is done only if each key has that revision.
+# A batch is done only if each of these keys has the given revision.
 CONDITIONS: Final = "c"
-# An item is left out if its key has a later revision.
+# An item is left out if its key has a later revision than the given one.
 UNLESS_NEWER: Final = "n"
-# The keys live as long as that lease.
+# The keys live as long as the lease that this column names.
 LEASED: Final = "l"
 # Open a lease, or refresh it.
 LEASE: Final = "lease"
-# ANYBODY stands in the place of the owner of a lease that is no single client's; in records a user's name follows.
+# If a lease belongs to no single client, ANYBODY stands in the place of its owner. In records, the name of the user
+# follows.
 ANYBODY: Final = b"anybody:"
 # Refresh a lease that is there; the batch is refused if the lease has ended.
 REFRESH: Final = "refresh"
@@ -28,26 +29,29 @@ UNLEASE: Final = "unlease"
 STAGE: Final = "stage"
 COMMIT: Final = "commit"
 ABORT: Final = "abort"
-REVISIONS: Final = "r"  # as runs
+# The revisions of the items, as runs of [revision, count].
+REVISIONS: Final = "r"
 UUIDS: Final = "u"
 PROPERTIES: Final = "p"
-DONE: Final = "done"  # a commit was made
-# Time caused these deletes, or the end of this lease.
+# A staged commit was made: its application, version and transaction.
+DONE: Final = "done"
+# Time caused this change, such as the expiry of keys or of a lease, and no client.
 ENDED: Final = "ended"
 # A batch was refused; if it is sent again it is refused again.
 REFUSED: Final = "refused"
 # The batches of a session that its client can't send again, since another server answered them.
 SKIPPED: Final = "skipped"
-# Whether the number of the record is kept, so that an image of it can be made; and the numbers that are kept no more.
+# The first field tells if the record's number is kept, so that an image of it can be made. The second field lists the
+# numbers that are no longer kept.
 IMAGES: Final = "images"
 # In packed chunks: the length of each key, and of each value.
 KEY_BYTES: Final = "k"
 VALUE_BYTES: Final = "v"
-# Messages for topics: the name, how many, and the messages.
+# Messages for topics: the name of the topic, the count, and the messages.
 PUBLISH: Final = "publish"
 # Make a topic, or remove it.
 TOPIC: Final = "topic"
-# The offsets that the messages of `publish` have got; it takes the place of that column.
+# The offsets that the messages of `publish` got. This column replaces `publish`.
 PLACED: Final = "placed"
 # Messages below an offset are removed.
 TRIM: Final = "trim"
@@ -55,7 +59,7 @@ TRIM: Final = "trim"
 GROUP: Final = "group"
 # A lease becomes a member of a group.
 JOIN: Final = "join"
-# Slots of a group go from one offset to another.
+# An acknowledgement: slots of a group move from one offset to another.
 ACK: Final = "ack"
 # The slots that each member has from now on.
 ASSIGN: Final = "assign"
@@ -68,13 +72,13 @@ ASIDE: Final = "aside"
 # Messages that their topics hold back until their time, and those that are cancelled.
 SCHEDULE: Final = "schedule"
 CANCEL: Final = "cancel"
-# The times at which the messages of `schedule` are due; it takes the place of that column.
+# The messages of `schedule`, with the times at which they are due. This column replaces `schedule`.
 SCHEDULED: Final = "scheduled"
 # Scheduled messages that were published or dropped, and when each is due again.
 FIRED: Final = "fired"
-# A batch is done only if keys beside those of the segment have these revisions.
+# A batch is done only if these keys have these revisions. They need not be keys of the segment.
 EXPECT: Final = "expect"
-# A batch is done only if that application has not done this version, or a later one.
+# A batch is done only if this application has not committed this version or a later one.
 ONCE: Final = "once"
 
 OF_GROUPS = frozenset({GROUP, JOIN, ACK, ASSIGN, NACK, FAILED, ASIDE})
@@ -85,7 +89,8 @@ OF_TOPICS = frozenset({PUBLISH, TOPIC, PLACED, TRIM}) | OF_GROUPS | OF_SCHEDULE
 OF_ITEMS = frozenset({DELETES, TTLS, CONDITIONS, UNLESS_NEWER, LEASED, REVISIONS, UUIDS, PROPERTIES})
 # The columns that readers of a subtree get: the others may name keys and topics outside of the subtree.
 SHOWN = OF_ITEMS | {ENDED}
-PAIRED = (TTLS, CONDITIONS, UNLESS_NEWER, PROPERTIES)  # [[index, ...], [what, ...]]
+# Each of these columns is a pair of arrays: [[index, ...], [value, ...]].
+PAIRED = (TTLS, CONDITIONS, UNLESS_NEWER, PROPERTIES)
 
 
 def in_words(extras: dict[str, Any]) -> Iterator[str]:

@@ -1,11 +1,11 @@
-"""Dead letters: what goes to a group's dead topic of a message that can't be handled (docs/topics.md).
+"""Dead letters: the messages in a group's dead topic, one for each message that can't be handled (docs/topics.md).
 
     letter = msgpack map of topic, group, offset, revision, key, value, tries and why
 
-A letter is a message, of 16 MiB at most. Where it would be larger its value is nil, `bytes` tells the size of the
-value, and the next message of the dead topic is the value. A letter has the headers of its message. Consumers and
-servers write letters. The reason is text that came from anywhere, so it is cut, and what is no UTF-8 is written out.
-Pure.
+A letter is a message of at most 16 MiB. If it would be larger, its `value` is nil, and `bytes` has the size of the
+value; the next message of the dead topic is then the value. A letter has the headers of its message. Consumers and
+servers write letters. The reason (`why`) is text from any source. So it is cut, and characters that UTF-8 can't encode
+are escaped. Pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A running digest of bodies, by which the two ends of a stream know that they had the same (SPEC.md, section 16).
+"""A running digest of bodies, which shows the two ends of a stream that they had the same bodies (SPEC.md, section 16).
 
-The digest is a CRC-32 that is chained over the CRC-32 of each body rather than over the bytes. So the sum of a body is
-computed once for all chains that have the body, and a program that holds bodies back keeps four bytes of each. The
-digest finds accidents, not forgers.
+The digest is a CRC-32 that is chained over the CRC-32 of each body rather than over the bytes. So the CRC of a body is
+computed once for all streams that carry the body, and a program that holds bodies back keeps four bytes of each. The
+digest finds accidents, not forgeries.
 """
 
 from __future__ import annotations

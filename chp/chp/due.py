@@ -1,11 +1,12 @@
 """The order in which keys fall due: groups of keys by time, so that a ttl costs no more than a reference to its key.
 
-    near      a group for each deadline                     far     a group for each slot of time, the wider the further
-    at its time, a group's keys are due, or are filed again: in narrower slots, or each at its deadline
+    near      a group for each deadline                     far     a group for each slot of time; later slots are wider
+    when the time of a group comes, its keys are due, or are filed again: in narrower slots, or each at its deadline
 
-The `deadlines` of a map decide. A group may have stale references, to keys that were set or deleted since, and a key
-may be in several groups. When more references are stale than not, everything is filed anew (`again`), some keys with
-each call, as a million at once would hold up a turn. A key may be reported some moments late then, and never early.
+The `deadlines` of the map decide when a key is due. A group may have stale references, to keys that were set or deleted
+since, and a key may be in several groups. When more references are stale than not, everything is filed anew (`again`),
+some keys with each call, as a million at once would hold up a turn. Meanwhile a key may be reported some moments late,
+but never early.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from math import floor
 
-# A slot is this many times as wide as the next narrower one, and begins this many of its widths ahead at most.
+# A slot is this many times as wide as the next narrower one. It begins at most this many of its own widths ahead.
 WIDER = 64
 # Below this many stale references it does not pay to file everything anew.
 MORE = 10_000
@@ -26,7 +27,7 @@ Slot = tuple[float, float]
 
 
 class Due:
-    """The order in which the keys of a map fall due; `deadline_of` tells when each one does."""
+    """The order in which the keys of a map fall due; `deadline_of` returns the deadline of a key, or None."""
 
     __slots__ = ("_again", "_deadline_of", "_groups", "_heap", "_kept", "_now", "_size")
 
@@ -38,7 +39,8 @@ class Due:
         self._size = 0
         # Groups whose keys are to be filed anew.
         self._again: list[list[str]] = []
-        # The keys that were filed anew so far. There are several sets, as one large set grows in a turn of its own.
+        # The keys that were filed anew so far. There are PARTS sets, because one large set would hold up a turn
+        # whenever it grows.
         self._kept: list[set[str]] = []
         self._now = 0.0
 
@@ -76,7 +78,7 @@ class Due:
         return (start, width) if start > self._now else (deadline, 0.0)
 
     def _file_again(self, most: int) -> None:
-        """File some keys anew, each key that has a deadline once."""
+        """File at most `most` references anew: each key that still has a deadline, once."""
         while self._again and most > 0:
             group = self._again[-1]
             some = group[-most:]
@@ -92,7 +94,7 @@ class Due:
                     self._file((key,), deadline)
 
     def next(self) -> float | None:
-        """Return when to call `take` next, which may be early, or None."""
+        """Return the time of the next call of `take`, or None if no key waits. The time may be too early."""
         if self._again:
             return self._now
         return self._heap[0][0] if self._heap else None

@@ -1,8 +1,8 @@
 """The errors of this project, by kind.
 
 The text of an error is one line, which names the thing and the remedy. `ChpError` is the root, so that a program can
-catch all of ours in one clause. `BadInput` is an error of the caller or the peer; it is a `ValueError` too, as the
-standard library would raise it.
+catch all of ours in one clause. `BadInput` is an error of the caller or the peer; it is also a `ValueError`, as the
+standard library raises one in such cases.
 """
 
 

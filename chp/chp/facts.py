@@ -1,12 +1,12 @@
 """The facts that a server tells of itself: one table of names, types, units and meanings.
 
-    FACTS       what the `status` of a server has, by its path in that map: `chp status --json`, the table of `chp
-                status`, the gauges of Prometheus, the gateway's /v1/pair and OpenAPI take their names from here
+    FACTS       the values in the `status` of a server, by their paths in that map: `chp status --json`, the table of
+                `chp status`, the gauges of Prometheus, the gateway's /v1/pair and OpenAPI take their names from here
     COUNTS      the kinds of `counts`, which are the kinds of `chp_events_total`
     MEASURES    the metrics that are no facts of the status
 
-A path names the maps on the way, and "[]" the rows of a list: "room.full", "groups[].lag". A test holds the table to
-the status of a running pair, and docs/metrics.md to the table.
+A path names the maps on the way to a value, and "[]" stands for the rows of a list: "room.full", "groups[].lag". Tests
+compare the table with the status of a running pair, and docs/metrics.md with the table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _FITS: dict[str, tuple[type, ...]] = {
 class Fact:
     """One fact of the status.
 
-    `metric` and `gateway` say whether Prometheus and the gateway's /v1/pair have it; `row` is its row in `chp status`.
+    `metric` and `gateway` say whether Prometheus and the gateway's /v1/pair show the fact; `row` is its row in `chp
+    status`.
     """
 
     path: str
@@ -322,7 +323,7 @@ def names(prefix: str, *, gateway: bool = False) -> tuple[str, ...]:
 
 
 def flat(status: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) of all that a status has, as FACTS names it."""
+    """Yield (path, value) for each value of a status. The paths have the form of those in FACTS."""
     for name, value in status.items():
         yield from _flat(name, value)
 
@@ -341,7 +342,7 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def tables() -> str:
-    """Return the tables of docs/metrics.md, which a test holds to them."""
+    """Return the tables of docs/metrics.md; a test compares that page with them."""
     status = ["| fact | type | metric | `chp status` | gateway | meaning |", "|---|---|---|---|---|---|"]
     for fact in FACTS:
         unit = f", {fact.unit}" if fact.unit else ""

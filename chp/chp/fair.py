@@ -1,8 +1,8 @@
-"""Bounded tables that several users share fairly: which user makes room when one is full (SPEC.md, section 38).
+"""Bounded tables that several users share fairly: which user makes room when a table is full (SPEC.md, section 38).
 
-A user alone may fill a whole table. When a table is full, the user who has most of it is the one who makes room: by
-losing what it used longest ago, or, if it is the one that asks for more, by being refused. A user who has less than a
-quarter of the table never makes room for another. Without keys all clients are one user, whose name is "".
+A user alone may fill a whole table. When a table is full, the user who has most of it makes room. This user loses the
+entry that it used longest ago. If it is also the user who asks for more, it is refused instead. A user who has less
+than a quarter of the table never makes room for another. Without keys all clients are one user, whose name is "".
 
 The choice depends on the table alone, so two servers whose tables are alike choose alike. Pure.
 """
@@ -21,7 +21,7 @@ QUARTER = 4
 def crowding(counts: Mapping[str, int], most: int, asker: str | None = None) -> str | None:
     """Return the user who makes room in a full table of `most`; None if no user has a quarter of it.
 
-    If several users have as much, it is the asker, or else the first by name.
+    If several users have the most, the asker makes room if it is one of them, else the first by name.
     """
     top = max(counts.values(), default=0)
     if QUARTER * top < most or not top:
@@ -43,7 +43,7 @@ def making_room(users: Mapping[Key, str], most: int, asker: str, used: Callable[
 
 
 class FairTable(OrderedDict[Key, Value]):
-    """A table of at most `most` entries, each of a user, in the order of their last use.
+    """A table of at most `most` entries in the order of their last use; each entry belongs to a user.
 
     Entries come by `put` and go by `del`. A caller that puts one entry too many removes the `loser`.
     """
@@ -52,7 +52,8 @@ class FairTable(OrderedDict[Key, Value]):
         super().__init__()
         self.most = most
         self._user_of: dict[Key, str] = {}
-        # While all entries are one user's, their order is that of the table, and is not kept here as well.
+        # The entries of each user. While there is only one user, the table itself has the order of use, and the order
+        # here is out of date.
         self._of_user: dict[str, OrderedDict[Key, None]] = {}
 
     @property
@@ -121,10 +122,13 @@ class FairTable(OrderedDict[Key, Value]):
         return crowding({user: len(keys) for user, keys in self._of_user.items()}, self.most, asker)
 
     def loser(self, asker: str | None = None) -> Key:
-        """Return the entry that goes: one of the user who makes room, or of all users if none has a quarter."""
+        """Return the entry to remove: the one used longest ago of the user who makes room.
+
+        If no user has a quarter, it is the one used longest ago of all.
+        """
         user = self.crowding(asker)
         return next(iter(self if user is None or len(self._of_user) == 1 else self._of_user[user]))
 
     def refuses(self, asker: str) -> bool:
-        """Return True if the table is full and the asker is the one to make room; for tables that forget nothing."""
+        """Return True if the table is full and no other user makes room. It is for tables that never remove entries."""
         return self.full and self.crowding(asker) in (None, asker)

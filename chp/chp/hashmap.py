@@ -3,12 +3,12 @@
     values      key -> bytes          revisions   key -> first number of the record that wrote it
     deadlines   key -> local time at which it expires, only for keys with a ttl
 
-Passes in C over its columns apply a segment. Only sparse columns (deletes, ttls) cost a step of Python for each item.
-Keys written by one record share one revision object, which keeps a key at about 290 bytes with a 100-byte value.
+A segment is applied by passes in C over its columns. Only sparse columns (deletes, ttls) cost a step of Python for each
+item. Keys written by one record share one revision object, so a key with a 100-byte value takes about 290 bytes.
 
 The fingerprint is the number of keys and the sum of their revisions modulo 2^64. Two replicas of the same channel at
-the same number have the same fingerprint. Each segment updates it, until more updates have come since the last question
-than there are keys. Then it is cheaper to add up all revisions once, at the next question.
+the same number have the same fingerprint. Each segment updates it. When more updates have come since the last read of
+the fingerprint than there are keys, this updating stops. Then it is cheaper to add up all revisions at the next read.
 
 Keys do not expire by themselves here: `expired` tells which are due, and the active server publishes their deletion.
 Deadlines are times of the local monotonic clock, made from the remaining time in a message; no two clocks need agree.
@@ -30,7 +30,7 @@ from .batch import Segment
 from .due import Due
 from .numbers import U64_MASK
 
-# Adding up more revisions at once would hold up a turn: about 3 ms.
+# The revisions of at most this many keys are added up at once, in about 3 ms. More would hold up a turn.
 SUM_KEYS_MAX = 1 << 18
 
 
@@ -50,7 +50,7 @@ class Hashmap:
         self.deadlines: dict[str, float] = {}
         self._sum = 0
         self._sum_known = True
-        # The number of updates since the last question for the sum.
+        # The number of updates since the last read of the sum.
         self._noted = 0
         self._due = Due(self.deadlines.get) if self._ordered else None
 
@@ -72,7 +72,7 @@ class Hashmap:
     # -- applying
 
     def apply(self, segment: Segment, revision: int, now: float) -> None:
-        """Apply a segment whose updates all get `revision`; `now` is where its ttls count from."""
+        """Apply a segment whose updates all get `revision`; its ttls count from `now`."""
         if segment.extras is None and not self.deadlines:
             self._record_revisions(segment.keys, revision)
         else:
@@ -105,7 +105,7 @@ class Hashmap:
         if self._noted > len(revisions) and len(revisions) <= SUM_KEYS_MAX:
             self._sum_known = False
         elif not self._sum_known and len(revisions) > SUM_KEYS_MAX:
-            # This is the last time that adding up is short: from here on the sum is kept.
+            # Above SUM_KEYS_MAX keys each update keeps the sum current, so all revisions are added up once more now.
             _ = self.revision_sum
         if self._sum_known:
             written = dict.fromkeys(keys, revision)
@@ -126,7 +126,7 @@ class Hashmap:
             self._record_each(segment.keys, places, times, now)
 
     def _record_each(self, keys: list[str], places: list[int], ttls: list[int], now: float) -> None:
-        """Set a deadline for each item with a ttl; keys that share a ttl share the number."""
+        """Set a deadline for each item with a ttl; keys with the same ttl share one deadline object."""
         last = dict(zip(keys, range(len(keys)), strict=True))
         alike: dict[int, list[str]] = {}
         for i, ms in zip(places, ttls, strict=True):
@@ -137,7 +137,7 @@ class Hashmap:
             self.set_deadlines(some, now + ms / 1000, now)
 
     def deleted_by(self, segment: Segment) -> Iterable[str]:
-        """Return the keys whose last item in a segment is a delete. A key may be there twice."""
+        """Return the keys whose last item in a segment is a delete. A segment may have several items of one key."""
         deletes = (segment.extras or {}).get(columns.DELETES)
         if not deletes:
             return ()
@@ -148,7 +148,7 @@ class Hashmap:
         return [key for key, i in last.items() if i in places]
 
     def load(self, segment: Segment, now: float) -> None:
-        """Apply a snapshot chunk: each key comes with its own revision, as runs."""
+        """Apply a snapshot chunk: its column REVISIONS has the revision of each key, as runs."""
         keys, start = segment.keys, 0
         for revision, n in (segment.extras or {}).get(columns.REVISIONS, ()):
             part = keys[start : start + n] if n < len(keys) else keys
@@ -160,7 +160,7 @@ class Hashmap:
             self._record_extras(Segment(keys, segment.values, {columns.TTLS: segment.extras[columns.TTLS]}), now)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Remove what `note` recorded for keys that are not to be here; the caller removes their values."""
+        """Remove what `note` recorded for keys that the map is not to have; the caller removes their values."""
         for key in keys:
             self._sum -= self.revisions.pop(key, 0)
             self.deadlines.pop(key, None)
@@ -175,7 +175,7 @@ class Hashmap:
                 self._due.add(keys, deadline, now, len(self.deadlines))
 
     def next_deadline(self) -> float | None:
-        """Return when to call `expired` next, which may be early and is never late, or None."""
+        """Return the time of the next call of `expired`, or None. The time may be too early, but is never too late."""
         return None if self._due is None else self._due.next()
 
     def expired(self, now: float, most: int) -> tuple[list[str], int]:

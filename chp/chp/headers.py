@@ -4,8 +4,9 @@
                                                      <--fields_of--
 
 A header is read once, when it arrives. After `header_of` each field is there and has its type, and no number is
-negative; no other code counts places. Fields beyond those known here are ignored, as SPEC.md asks of every reader. To
-add one, append it to its class with a default: a body without it is still read, and None at the end is not sent.
+negative; no other code reads a field by its place. Fields beyond those known here are ignored, as SPEC.md asks of every
+reader. To add one, append it to its class with a default: a body without it is still read, and None at the end is not
+sent.
 
 `describe(what)` is the one line that logs, transcripts and documents show; `what` says the items in words.
 """
@@ -39,10 +40,10 @@ class State(IntEnum):
 
 
 class Greeting(NamedTuple):
-    """The answer of a server to a subscription: what it is; `server` is new each time it starts.
+    """The answer of a server to a subscription: facts about the server; `server` is a new id at each start.
 
-    A replica adds what `replica` of `Heartbeat` says. `store` is the id of the store that the server holds, if it has
-    one: two servers with different stores are not of one pair.
+    A replica adds the same map `replica` as to a `Heartbeat`. `store` is the id of the store that the server holds, if
+    it has one: two servers with different stores are not of one pair.
     """
 
     version: int
@@ -125,7 +126,7 @@ class Sync(NamedTuple):
 
 
 class Records(NamedTuple):
-    """A chunk of records: its items are whole BATCH bodies; `opener` opened the epoch of the last one."""
+    """A chunk of records: its items are whole BATCH bodies; the server `opener` opened the last item's epoch."""
 
     request: int
     chunk: int
@@ -139,7 +140,7 @@ class Records(NamedTuple):
 class Kthxbai(NamedTuple):
     """The end of a snapshot or of a resume: it is complete up to `number`, with the fingerprint at that number.
 
-    `proof` is the store, and the server that opened the number's epoch; a client gives it back with a `from`.
+    `proof` has the store, and the server that opened the number's epoch. A client sends it with `from` when it resumes.
     """
 
     request: int
@@ -160,7 +161,7 @@ class Kthxbai(NamedTuple):
 class Ack(NamedTuple):
     """An acknowledgement of batches of a session: `runs` are [first batch, last batch, revision].
 
-    `items` asks the client for batches of so many keys at most, because others wait for its batches. `copies` is the
+    `items` asks the client for batches of at most this many keys, because other clients wait meanwhile. `copies` is the
     number of servers that have the batches on disk; only a pair with `--copies` tells it.
     """
 
@@ -208,9 +209,9 @@ class Reply(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """The first record of an epoch, by the server that opened it; in journals and between servers only.
+    """The first record of an epoch, by the server that opened it. It is in journals and between servers only.
 
-    `because` is for people, and `store` is the server that opened the store's first epoch.
+    `because` tells people the reason. `store` is the id of the store: the server that opened its first epoch.
     """
 
     prev: int
@@ -245,7 +246,7 @@ class StateHead(NamedTuple):
 
     @property
     def told(self) -> tuple[int, ...]:
-        """The totals of the chunks that are there."""
+        """The totals of the chunks that this header has."""
         return tuple(n for n in self[1:7] if n is not None)
 
     def describe(self, what: str = "") -> str:
@@ -254,10 +255,10 @@ class StateHead(NamedTuple):
 
 
 class Access(NamedTuple):
-    """Rules as `user` gave them, owners of new sessions, or the secret; in journals and between servers only.
+    """A record of rules that `user` gave, owners of new sessions, or the secret; in journals and between servers only.
 
-    An owner is [the first part of a public session, user]. Gateways name the members of groups by the secret. None and
-    an empty secret mean that the former value stays.
+    An owner is [the first part of a public session, user]. Gateways make the names of group members with the secret. If
+    `rules` is None or `secret` is empty, the former value stays.
     """
 
     prev: int
@@ -279,9 +280,9 @@ class Messages(NamedTuple):
 
     The items are [first offset, how many, number, wall_ms, [messages, ...]]; `first` is the topic's oldest offset, and
     `topic_next` the offset of the next message. For a member of a group, `spans` are [slots, from], and `proof`
-    (number, store, opener) proves the last record. An item then has a sixth field if it lacks some of those messages:
-    a byte for each message, 1 for those that are there. If the group counts deliveries, `counted` has how often the
-    message failed before, and how often it may be given. A message that failed comes alone.
+    (number, store, opener) proves the last record. An item then has a sixth field if it lacks some of those messages: a
+    byte for each message, 1 if it is there and 0 if not. If the group counts deliveries, `counted` has how often the
+    message failed before, and how often it may be delivered. A message that failed comes alone.
     """
 
     request: int
@@ -300,7 +301,7 @@ class Messages(NamedTuple):
 class Move(NamedTuple):
     """A replica asks this client to follow another server, because it has too many readers.
 
-    It asked `asked` of its `readers` at the same time, so each can tell how many of them should go.
+    The replica sends this to `asked` of its `readers` at the same time, so each of them can tell how many should go.
     """
 
     readers: int
@@ -314,7 +315,7 @@ class Move(NamedTuple):
 class Commit(NamedTuple):
     """A commit that names the staged batches that it makes visible; in journals and between servers only.
 
-    `parts` are [part, CRC-32 of its batches, numbers]: each batch is in the record that begins with its number.
+    `parts` are [part, CRC-32 of its batches, numbers]. Each number is the first one of the record that has a batch.
     """
 
     prev: int
@@ -335,7 +336,7 @@ class Commit(NamedTuple):
 
 
 class ReplicaFacts(NamedTuple):
-    """What a replica adds to each GREETING and HEARTBEAT: its place, its age and its load.
+    """The facts that a replica adds to each GREETING and HEARTBEAT: its place, its age and its load.
 
     `hops` are the replicas from here to the pair, this one included. The last word of the active reached this replica
     `age_ms` ago. `cpu` is the share of a core that the replica used in the last second, in per mille.
@@ -393,7 +394,7 @@ def state_name(state: int) -> str:
 class _Form(NamedTuple):
     """The form of a kind's fields, taken from its class.
 
-    One look-up in `shapes` finds that each field has a right type. One comparison of the first `lead` fields finds that
+    One look-up in `shapes` shows that each field has an allowed type. The minimum of the first `lead` fields shows that
     no number is negative, as most headers begin with their numbers.
     """
 
@@ -402,7 +403,7 @@ class _Form(NamedTuple):
     lead: int
     most: int
     fewest: int
-    # The types of each field; empty for any.
+    # The allowed types of each field; an empty tuple allows any type.
     allowed: list[tuple[type, ...]]
 
     def check(self, fields: list[Any]) -> None:
@@ -437,13 +438,13 @@ _KINDS: dict[type, int] = {cls: kind for kind, cls in enumerate(get_args(Header)
 
 
 def header_of(thing: object) -> Header:
-    """Return a header by name from what msgpack decoded; raise `BadFrame` if it is none."""
+    """Return a header with named fields from what msgpack decoded; raise `BadFrame` if that is no header."""
     if type(thing) is not list or not thing or type(thing[0]) is not int:
         raise BadFrame("a header is an array whose first element is the kind, a number")
     kind = thing[0]
     if kind == BATCH and len(thing) == 7 and (batch := _usual_batch(thing)) is not None:
         return batch
-    # A client reads one for each of its batches.
+    # This is a fast path, as a client reads an ACK for each of its batches.
     if kind == ACK and len(thing) == 3 and type(thing[1]) is list and type(thing[2]) is int and thing[2] >= 0:
         return Ack(thing[1], thing[2])
     if not 0 <= kind < len(_FORMS):
@@ -457,7 +458,7 @@ def header_of(thing: object) -> Header:
 
 
 def _usual_batch(thing: list[Any]) -> Batch | None:
-    """Return the usual form of a BATCH in half the time, or None; clients read one for each record."""
+    """Return a BATCH of the usual form, in half the time; None for any other. Clients read a BATCH for each record."""
     _, prev, first, last, wall_ms, origins, more = thing
     numbers = type(prev) is type(first) is type(last) is type(wall_ms) is int
     if numbers and prev >= 0 <= first <= last and wall_ms >= 0 and type(origins) is list and type(more) is bool:
@@ -466,7 +467,7 @@ def _usual_batch(thing: list[Any]) -> Batch | None:
 
 
 def expect(cls: type[H], thing: object) -> H:
-    """Return a header of the one kind that is due here; raise `BadFrame` for others."""
+    """Return a header of the kind `cls`; raise `BadFrame` for any other kind."""
     header = header_of(thing)
     if not isinstance(header, cls):
         raise BadFrame(f"a {name_of(header)} came where a {KIND_NAMES[_KINDS[cls]]} was due")
@@ -474,7 +475,7 @@ def expect(cls: type[H], thing: object) -> H:
 
 
 def request_of(header: Header) -> int | None:
-    """Return the id of the request that a header answers; None if it answers none."""
+    """Return the id of the request that a header answers; None if the header is no answer."""
     if isinstance(header, Refused):
         return header.number
     return header.request if isinstance(header, Sync | Records | Kthxbai | Reply | Messages) else None
@@ -486,7 +487,8 @@ def fields_of(header: Header) -> list[Any]:
     if fields[-1] is None:
         fewest = _FORMS[fields[0]].fewest
         optional = fields[fewest + 1 :]
-        # Usually all of them are None: one deletion then takes as long as one turn of the loop.
+        # Usually all optional fields are None. Then one deletion removes them, in the time of one step of the loop
+        # below.
         if optional.count(None) == len(optional):
             del fields[fewest + 1 :]
         while fields[-1] is None and len(fields) > fewest + 1:

@@ -4,7 +4,7 @@
     secret = "..."                 NAME.secret has both, and is its owner's alone
 
 A key is 32 bytes, written in the 40 characters of Z85 (ZeroMQ's RFC 32). The files are TOML, so that they may have
-comments. Only `secret_text` makes text with a secret in it; no error does.
+comments. Only `secret_text` makes text with a secret in it; error texts have none.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def shown(public: bytes) -> str:
 
 
 def decode(text: str) -> bytes:
-    """Return the 32 bytes of a key in Z85; raise `ValueError` if it is none."""
+    """Return the 32 bytes of a key in Z85; raise `ValueError` if the text is no key."""
     if len(text) != KEY_CHARACTERS or not set(text) <= _VALUE.keys():
         raise ValueError(f"a key has {KEY_CHARACTERS} characters of Z85, as `chp keygen` writes them")
     found = bytearray()

@@ -15,7 +15,8 @@ from .limits import DEFAULT
 
 STX, ETX = b"\x02", b"\x03"
 RESERVED_KEY = STX + ETX
-# In a KVSET of CHP/2 it says that the client holds no batch before this one, so that it can send none again.
+# In a KVSET of CHP/2, this value says that the client holds no batch before this one, and so can send none of them
+# again.
 OLDEST_HELD = b"\1"
 COMMANDS = frozenset({"ICANHAZ?", "KTHXBAI", "HUGZ"})
 # The first bytes of a session name its client; the last 4 count up when the client opens another session.
@@ -77,7 +78,7 @@ def check_column(keys: list[str], known: dict[str, bytes]) -> None:
 
 
 def check_decoded(keys: list[str]) -> None:
-    """Check the keys of a decoded segment, which are UTF-8 and not too long already (`batch.decode_segment`)."""
+    """Check the keys of a decoded segment; `batch.decode_segment` made sure that they are UTF-8 and not too long."""
     if keys and (min(keys) < " " or not COMMANDS.isdisjoint(keys)):
         for key in keys:
             check_key(key)
@@ -116,8 +117,8 @@ def public_client(client: bytes) -> bytes:
     return sha256(b"chp session" + client).digest()[:CLIENT_BYTES]
 
 
-# The public ids of so many sessions are remembered: those of the clients that write now. Each takes 230 bytes, and
-# saves two microseconds for each KVSET.
+# The public ids of at most this many sessions are remembered, for the clients that write now. Each id takes 230 bytes,
+# and saves two microseconds for each KVSET.
 PUBLIC_MAX = 8192
 
 
@@ -128,7 +129,10 @@ def public_session(session: bytes) -> bytes:
 
 
 def next_session(session: bytes) -> bytes:
-    """Return the session that follows another one: counted up, or after the last one that of a new, secret client."""
+    """Return the session after another one: the count goes up by one; after the last count, a new client begins.
+
+    The new client is secret, too: its bytes are a hash of the former client's.
+    """
     client, count = session[:CLIENT_BYTES], int.from_bytes(session[CLIENT_BYTES:])
     if count == SESSION_LAST:
         return sha256(b"chp next client" + client).digest()[:CLIENT_BYTES] + bytes(4)

@@ -123,12 +123,12 @@ def parse_kthxbai(frames: Sequence[bytes]) -> Kthxbai:
 
 
 def hugz(sequence: int = 0, *, properties: bytes = b"") -> list[bytes]:
-    """Return HUGZ, the sign of life. It has no body, which classic clients would store as a key named HUGZ."""
+    """Return HUGZ, the sign of life. It has no body: classic clients would store a body as a key named HUGZ."""
     return [HUGZ, pack(sequence), NO_UUID, properties, b""]
 
 
 def parse_hugz(frames: Sequence[bytes]) -> Hugz:
-    """Return the content of a HUGZ. A body is ignored; eight ASCII zeros, as RFC 12 may be read, are 0."""
+    """Return the content of a HUGZ. A body is ignored. A sequence of eight ASCII zeros, as RFC 12 may be read, is 0."""
     sequence, properties, _ = _parse_control("HUGZ", HUGZ, frames)
     return Hugz(0 if frames[1] == b"00000000" else sequence, properties)
 

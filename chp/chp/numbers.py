@@ -55,7 +55,7 @@ def next_epoch(seen: int, *, odd: bool) -> int:
 
 
 class Revision(int):
-    """A number whose text is `epoch.sequence`, and which that text makes too; in all else it is an int.
+    """An int whose text is `epoch.sequence`, and that can be made from such a text.
 
     Write its text to JSON: most readers of JSON do not keep so large a number exactly.
     """
@@ -75,7 +75,7 @@ class Revision(int):
 
 
 _INT_FORMATS = tuple("bcdoxXneEfFgG%")
-# This is `0.1`: no key ever has it, so a condition made of it fails.
+# No key ever has this revision, `0.1`, so a condition made of it fails.
 UNKNOWN = Revision(1)
 
 

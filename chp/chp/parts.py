@@ -1,8 +1,8 @@
 """The parts of a record that comes in several BATCHes, held until the last is here (SPEC.md, section 16).
 
 Each part but the last says that more follow. Together they are one record, with the revision of the first part. No
-program applies a part of a record: it holds the parts at its former number, and drops them when the rest won't come (a
-hole, another server).
+program applies a part of a record. A program holds the parts, and stays at its former number until the record is whole.
+It drops the parts if the others won't come: updates are missing, or the program follows another server.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Parts:
 
     @property
     def last(self) -> int:
-        """The number that the next part has to follow; 0 while none is held."""
+        """The number that the next part has to follow; 0 while no part is held."""
         return 0 if self._partial is None else self._partial.last
 
     def revision(self, batch: Batch) -> int:
-        """Return the revision of the record that `batch` is, or whose next part it is."""
+        """Return the revision of the record that `batch` is, or is the next part of."""
         return batch.first if self._partial is None else self._partial.first
 
     def add(self, batch: Batch, segments: list[Segment]) -> WholeRecord | None:

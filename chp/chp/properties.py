@@ -27,7 +27,7 @@ _NO_TTL = (b"", b"ttl=0\n")
 
 
 def parse_properties(frame: bytes) -> dict[str, str]:
-    """Return the properties in a frame, in their order; raise `BadFrame` if the frame has none of their form."""
+    """Return the properties in a frame, in their order; raise `BadFrame` if the frame is malformed."""
     if not frame:
         return {}
     if len(frame) > DEFAULT.properties_bytes_max:
@@ -72,7 +72,7 @@ def _too_long(frame: bytes) -> BadFrame:
 
 
 def ttl_ms_of(frame: bytes) -> int | None:
-    """Return the relative ttl of a KVSET or KVPUB in ms, at least 1; None if it has none."""
+    """Return the relative ttl of a KVSET or KVPUB in ms, at least 1; None if there is no ttl."""
     if frame in _NO_TTL:
         return None
     text = parse_properties(frame).get("ttl")
@@ -82,7 +82,7 @@ def ttl_ms_of(frame: bytes) -> int | None:
 def ttl_ms(ttl_s: float, shown: object = None) -> int | None:
     """Return a ttl in ms, at least 1, or None for 0 seconds; raise `BadTtl` for nan, a negative or too long ttl."""
     said = f"ttl={ttl_s if shown is None else shown}"
-    # This is true of nan too.
+    # For nan this condition is True too.
     if not ttl_s >= 0:
         raise BadTtl(f"{said} is not a time to live; give seconds above 0, or 0 for none")
     if ttl_s > DEFAULT.ttl_s_max:
@@ -93,10 +93,10 @@ def ttl_ms(ttl_s: float, shown: object = None) -> int | None:
 
 
 def remaining_ttl_ms(frame: bytes, wall_now_s: float) -> int | None:
-    """Return the ms left of the ttl of a KVSYNC, or of a KVPUB that deletes by ttl: 0 if over, None if it has none.
+    """Return the ms left of the ttl of a KVSYNC, or of a KVPUB that deletes by ttl: 0 if over, None without ttl.
 
-    The moment is on the sender's clock and `wall_now_s` on ours, so the result is as good as the clocks agree. It is
-    for people; no rule of ours deletes by it.
+    The moment is by the sender's clock and `wall_now_s` by the local one, so the result is as exact as the clocks
+    agree. It is shown to people; no program deletes a key by it.
     """
     if frame in _NO_TTL:
         return None
@@ -112,7 +112,7 @@ def remaining_ttl_ms(frame: bytes, wall_now_s: float) -> int | None:
 
 
 def with_ttl_s(frame: bytes, ttl_ms_left: int | None) -> bytes:
-    """Return the properties with a relative ttl, or without one if that is None: the form of a KVSET or KVPUB."""
+    """Return the properties with a relative ttl, as in a KVSET or KVPUB; without ttl if `ttl_ms_left` is None or 0."""
     if not frame and not ttl_ms_left:
         return frame
     return _with_ttl(frame, f"{ttl_ms_left / 1000:.15g}" if ttl_ms_left else None)

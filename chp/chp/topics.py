@@ -29,7 +29,7 @@ from .unpacking import CONTAINER, MESSAGES
 NAME_MAX = 200
 NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX}}}")
 KEEPS = ("all", "acknowledged", "size", "time")
-# JSON can have numbers of a setting up to this.
+# The numbers in settings are below this, so that JSON can have them.
 NUMBERS_MAX = 1 << 53
 HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 # The headers of one message, by name.
@@ -64,7 +64,7 @@ class Settings(NamedTuple):
     time          the messages that are younger than `max_age_s`
 
     With `require_group`, the topic takes messages only while it has a group. With `expire_after_s`, the topic is
-    removed after it was unused for so long.
+    removed after it was unused for this long.
     """
 
     keep: str = "all"
@@ -101,21 +101,21 @@ class Settings(NamedTuple):
 
 
 def check_topic(name: object) -> str:
-    """Return the name itself; raise `BadInput` if it can't be one."""
+    """Return the name of a topic itself; raise `BadInput` if it is not valid."""
     if type(name) is not str or not NAME.fullmatch(name):
         raise BadInput(f"a topic's name is 1 to 200 of A-Z a-z 0-9 . _ -, not {name!r:.80}")
     return name
 
 
 def check_group(name: object) -> str:
-    """Return the name of a group itself; raise `BadInput` if it can't be one."""
+    """Return the name of a group itself; raise `BadInput` if it is not valid."""
     if type(name) is not str or not NAME.fullmatch(name):
         raise BadInput(f"a group's name is 1 to 200 of A-Z a-z 0-9 . _ -, not {name!r:.80}")
     return name
 
 
 def check_name(name: object) -> str:
-    """Return the name of a scheduled message itself; raise `BadInput` if it can't be one."""
+    """Return the name of a scheduled message itself; raise `BadInput` if it is not valid."""
     if type(name) is not str or not NAME.fullmatch(name):
         raise BadInput(f"the name of a scheduled message is 1 to 200 of A-Z a-z 0-9 . _ -, not {name!r:.80}")
     return name
@@ -131,7 +131,7 @@ def dead_topic(topic: str, group: str) -> str:
 
 
 def check_headers(headers: object) -> Headers:
-    """Return the headers of a message; raise `BadInput` if they can't be some."""
+    """Return the headers of a message; raise `BadInput` if they are not valid."""
     if headers is None or (isinstance(headers, Mapping) and not headers):
         return NO_HEADERS
     if not isinstance(headers, Mapping):
@@ -160,7 +160,7 @@ def check_headers(headers: object) -> Headers:
 
 
 def column_of_headers(headers: Sequence[Headers | None]) -> list[Headers] | None:
-    """Return the checked headers of messages as a column; None if none has any."""
+    """Return the checked headers of messages as a column; None if no message has headers."""
     column = list(map(check_headers, headers))
     if not any(column):
         return None
@@ -170,7 +170,7 @@ def column_of_headers(headers: Sequence[Headers | None]) -> list[Headers] | None
 
 
 def pack_messages(keys: list[str] | None, values: list[bytes], headers: Sequence[Headers] | None = None) -> bytes:
-    """Return messages as they travel; `headers` has a mapping for each of them, or is None if none has any."""
+    """Return messages as they travel; `headers` has a mapping for each message, or is None if no message has any."""
     return packb((keys, values) if headers is None else (keys, values, list(map(dict, headers))))
 
 
@@ -181,7 +181,7 @@ def unpack_messages(body: bytes) -> tuple[list[str] | None, list[bytes]]:
 
 
 def has_headers(body: bytes) -> bool:
-    """Return True if messages as they travel have a column of headers: it is an array of three then."""
+    """Return True if messages as they travel have a column of headers: the array has three elements then."""
     return body[:1] != _TWO
 
 
@@ -207,7 +207,7 @@ def unpack_with_headers(body: bytes) -> tuple[list[str] | None, list[bytes], lis
 
 
 def keyed_lease(secret: bytes, text: bytes) -> bytes:
-    """Return the name of a lease that is made with a secret; its second half proves the first."""
+    """Return the name of a lease, made with a secret. Its second half proves that the secret made the first half."""
     half = hmac_digest(secret, text, sha256)[:HALF]
     return half + hmac_digest(secret, half, sha256)[:HALF]
 

@@ -1,7 +1,7 @@
 """Unpacking of msgpack from strangers, with bounds on the memory and the time that a body can take.
 
-A frame of 17 MiB can say seventeen million empty lists, which msgpack builds in ten seconds and a gigabyte before
-anyone can look at them. So objects are weighed while they are built, and a body that is too heavy ends there:
+A frame of 17 MiB can encode seventeen million empty lists. msgpack builds them in ten seconds and a gigabyte, before
+any other check is possible. So objects are weighed while they are built, and the unpacking of too heavy a body stops:
 
 - `list_hook` and `object_hook` weigh each container when it is complete. Nothing is called for keys and values, so a
   batch of a thousand costs what it did.
@@ -9,7 +9,8 @@ anyone can look at them. So objects are weighed while they are built, and a body
   are short if msgpack may go as deep as it can, and of any legal length if it may go DEPTH_MAX levels deep. msgpack has
   no option for the depth, but its stack has a fixed size. Arrays of one element in front of the body fill the stack up
   to that depth.
-- Extension types are refused. Text has at most TEXT_BYTES_MAX, since one wide character makes all of it wide.
+- Extension types are refused. Text has at most TEXT_BYTES_MAX, since one wide character makes Python keep all of it in
+  wide characters.
 
 Senders keep to the same weight: `weight_of` is what `unpack` counts, and a `Load` tells when a body is to end. So no
 program of ours sends a body that another one refuses.
@@ -28,15 +29,17 @@ import msgpack
 from .errors import BadFrame
 from .limits import DEFAULT, MIB
 
-# A body of at most this many bytes can't hold many objects.
+# A body of at most this many bytes can't hold many objects, so it is not weighed.
 LIGHT = 4096
-# The weight of a container beside its entries: it takes ten times as long as a number.
+# The weight of a container beside its entries: a container takes ten times as long to build as a number.
 CONTAINER = 16
-# A body of this size can unpack into many objects before its first array is complete.
+# A body above this size may have only shorter arrays (SHORT_IN_LARGE) in the first attempt: it could unpack into many
+# objects before its first array is complete.
 LARGE = MIB
-# The entries that an array may have at any depth; all nested ones have at most a thousand times as many.
+# An array has at most this many entries in the first attempt, at any depth. All nested arrays together have at most a
+# thousand times as many.
 SHORT, SHORT_IN_LARGE = 8192, 512
-# A suffix that is replayed is the deepest legal body, with 9 levels.
+# A body with longer arrays may have this many levels. The deepest legal body, a suffix that is replayed, has 9.
 DEPTH_MAX = 10
 TEXT_BYTES_MAX = 1 << 16
 # msgpack names this option in its error for longer text.
@@ -49,7 +52,8 @@ QUESTION = 1000
 HAVE = CONTAINER + (1 + 3 + CONTAINER) * DEFAULT.have_max
 # Keys, values and sparse columns have at most nine entries an item.
 SEGMENT = 16 * DEFAULT.batch_items_max
-# Keys and values of messages, and a map of a few headers for each. A message may have more where a batch has fewer.
+# Keys and values of messages, and a map of a few headers for each. A message may have more headers if others have
+# fewer.
 MESSAGES = 2 * SEGMENT
 # A state from a journal, or from the peer that was asked for it, is not weighed.
 WHOLE_STATE = None
@@ -57,7 +61,7 @@ WHOLE_STATE = None
 BODY = 20 * DEFAULT.batch_items_max
 
 
-# An empty array has one byte, and is an entry of another one.
+# The highest weight of one byte: an empty array takes one byte, and is an entry of another array.
 BYTE_WEIGHT_MAX = CONTAINER + 1
 # The bound for one record: RECORDS, which carries it to a reader, weighs little beside it.
 CARRIED = BODY - 1024
@@ -94,7 +98,7 @@ class Load:
         self.bytes = self.weight = 0
 
     def takes(self, size: int, weight: int) -> bool:
-        """Add an item if it fits, or if it is the first; else return False: the body is to be sent first."""
+        """Add an item and return True if it fits, or is the first; else return False, and the caller sends the body."""
         # The item is an entry of the body, too.
         weight += 1
         if self.weight and (self.bytes + size > self._bytes_max or self.weight + weight > self._weight_max):

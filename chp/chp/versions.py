@@ -28,7 +28,7 @@ COLUMN_SINCE: dict[str, int] = {"nack": DELIVERIES_SINCE, "schedule": SCHEDULE_S
 
 
 def spoken(version: object) -> bool:
-    """Return True if this program speaks the version of another one; a later program adapts to ours."""
+    """Return True if this program can speak with one of that version; a later program adapts to this one."""
     return type(version) is int and version >= OLDEST
 
 

@@ -1,14 +1,15 @@
-"""Two server cores and the link between them, by hand and without a socket, a thread or a clock.
+"""Two server cores and the link between them, driven by hand, without a socket, a thread or a clock.
 
     pair = Cores()                        P is active, B follows and is in sync
     pair.put("P", b"x" * 16, 1, {"/k": b"1"}, c=[[0], [0]])      a KVSET to one server, or to "PB"
     pair.linked = False                   drop all messages between the two
-    pair.connection(True)                 the connections between the two stand: silence for long may be slowness
-    pair.run(2.0)                         let time pass for both, without pair.stopped
+    pair.connection(True)                 tell both that their connection stands: long silence may then be slowness
+    pair.run(2.0)                         let time pass for both, but not for those in pair.stopped
     pair.answers(session)                 [(batch, "ack", revision, durability) or (batch, code, detail)], as they left
 
-It is for tests of a pair's invariants under any order of events, and for clients in other languages: two seconds of a
-failover take some milliseconds, and are the same each time. For programs that use Clone, `testing.Pair` has sockets.
+`Cores` is for tests of a pair's invariants under any order of events, and for clients in other languages: two seconds
+of a failover take some milliseconds, and are the same each time. For programs that use Clone, `testing.Pair` has
+sockets.
 """
 
 from __future__ import annotations
@@ -84,14 +85,14 @@ class Cores:
         return turn
 
     def write(self, name: str, turn: Turn) -> None:
-        """Do what a turn has for a server's journal: nothing, as there is no journal here."""
+        """Write a turn to a server's journal. Here this does nothing, as there is no journal."""
 
     def read(self, name: str, read: ReadMessages | ReadSpans) -> Any:
-        """Return what a server's journal has of messages: none, as there is no journal here."""
+        """Return messages from a server's journal: none here, as there is no journal."""
         return {} if isinstance(read, ReadSpans) else []
 
     def connection(self, up: bool) -> None:
-        """Let the connections of both to the other's P+3 stand, or break, as of their next turns."""
+        """Tell both servers in their next turns that the connection to the other's P+3 stands, or is broken."""
         for events in self._connection.values():
             events.append(up)
 
@@ -119,7 +120,7 @@ class Cores:
     ) -> None:
         """Send a KVSET to the servers that are named; a value None deletes.
 
-        `oldest` tells them that the client holds no batch before this one.
+        `oldest` tells the servers that the client holds no batch before this one.
         """
         gone = [i for i, value in enumerate(items.values()) if value is None]
         given = {**extras, columns.DELETES: gone} if gone else extras

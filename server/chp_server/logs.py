@@ -22,7 +22,7 @@ _WORDS = {logging.WARNING: "WARN"}
 
 
 class RateLimiter:
-    """A limiter that lets `burst` events of a kind pass in each window, and counts the rest. Time is an argument."""
+    """A limiter that lets `burst` events of a kind pass in each window, and counts the rest. Callers pass the time."""
 
     def __init__(self, burst: int = 5, window_s: float = 10.0, kinds_max: int = 1024) -> None:
         self._burst, self._window_s, self._kinds_max = burst, window_s, kinds_max
@@ -30,7 +30,7 @@ class RateLimiter:
         self._windows: dict[str, list[float]] = {}
 
     def admit(self, kind: str, now: float) -> int | None:
-        """Return None to hold an event back; else how many were held back since the last one that passed."""
+        """Return None if an event is to be held back; else the number of events held back since one passed."""
         if kind not in self._windows and len(self._windows) >= self._kinds_max:
             kind = "(other)"
         window = self._windows.setdefault(kind, [now, 0, 0])
@@ -44,7 +44,7 @@ class RateLimiter:
         return held
 
     def overdue(self, now: float, *, everything: bool = False) -> list[tuple[str, int]]:
-        """Return (kind, count) of the events held back in windows that have ended, or in all; each is told once."""
+        """Return (kind, count) of the events held back in ended windows, or in all; each event is reported once."""
         found = []
         for kind, window in list(self._windows.items()):
             ended = now - window[0] >= self._window_s
@@ -101,7 +101,7 @@ def get_log(module: str, limiter: RateLimiter | None = None) -> Log:
 
 
 def set_up(log_format: str, log_level: str, server: str, stream: TextIO | None = None) -> None:
-    """Write all facts of this process in this format, from this level, replacing an earlier set-up."""
+    """Write all facts of this process in this format, from this level up; an earlier set-up is replaced."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines(server) if log_format == "json" else TextLines(server))
     root = logging.getLogger(ROOT)

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             print(f"chp-server: {problem}", file=sys.stderr)
         return Exit.USAGE
-    # argparse ends so after --help and --version.
+    # argparse raises SystemExit after --help and --version.
     except SystemExit as done:
         _printed("")
         return Exit.CLEAN if not done.code else Exit.USAGE
@@ -96,7 +96,7 @@ def _run(config: Config) -> None:
     from .shell.supervisor import Supervisor
 
     _take_descriptors()
-    # The files that it writes are for its own user alone.
+    # Only the user of this process may read the files that it writes.
     os.umask(0o077)
     if os.path.exists(config.backup_dir) and not os.path.isdir(config.backup_dir):
         raise CannotStart(Exit.USAGE, f"{config.backup_dir} is no directory; give another --backup-dir")
@@ -185,9 +185,9 @@ def _cannot_bind_explained(config: Config) -> Iterator[None]:
 
 
 class _Ending:
-    """The effect of a signal: it calls `stop`, at once or as soon as there is one.
+    """The handler of a signal: it calls `stop`, at once or as soon as `stop` is known.
 
-    It does not log, since it may interrupt a line that is being logged.
+    It does not log, since the signal may interrupt a line that is being logged.
     """
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class _Ending:
 
 @contextmanager
 def _signals() -> Iterator[_Ending]:
-    """Hold SIGTERM and SIGINT for the `_Ending`, and restore the former handlers afterwards."""
+    """Let an `_Ending` handle SIGTERM and SIGINT, and restore the former handlers afterwards."""
     ending = _Ending()
     before = {number: signal.signal(number, ending.on_signal) for number in _SIGNALS}
     try:

@@ -5,8 +5,8 @@
         pair.primary.kill()                     # the backup takes over
         clone.set("/b", b"2").wait(timeout=10)
 
-A server here keeps no journal unless it is given a `store`. `kill` drops it between two turns without a message, as
-kill -9 would look from outside. To see what a real kill does to a process, test with processes.
+A server here keeps no journal unless it is given a `store`. `kill` ends a server between two turns without a message,
+which looks from outside like kill -9. To see what a real kill does to a process, test with processes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from .shell.replica import ReplicaServer
 from .store.store_url import journal_of
 
 __all__ = ["Cores", "Pair", "TestServer", "free_port"]
-# Two servers need much less, on a busy machine too.
+# The two servers of a pair get in sync, or one of them becomes active, within this time. They need much less, on a busy
+# machine too.
 MEET_S = 30.0
 # The number of places for a server's four ports.
 PORTS = 2750
 
 
 def ports_from(place: int) -> Iterator[int]:
-    """Yield ports for servers, in turn, from a place on."""
+    """Yield a port P for each server: one after the other, from the given place in their list on."""
     return islice(cycle(range(21_000, 32_000, 4)), place % PORTS, None)
 
 
@@ -91,7 +92,7 @@ class TestServer:
         self.config = replace(Config(), **settings)
         self.limits = limits
         self.server: Server | None = None
-        # Whether the messages of the peer are dropped.
+        # True while the messages of the peer are dropped.
         self.cut = False
         self._thread: threading.Thread | None = None
 
@@ -113,7 +114,7 @@ class TestServer:
             server.cut = self.cut
         try:
             server.bind()
-        # Its sockets would keep its context from ending, for ever.
+        # Open sockets would keep the server's ZeroMQ context from ending, for ever.
         except BaseException:
             server.close()
             journal.close()
@@ -155,7 +156,7 @@ class TestServer:
 class Pair:
     """A primary and a backup that are joined; keyword arguments are settings of both, as for `TestServer`.
 
-    `store` is one URL ("memory:"), or two, the primary's first, as a journal has one server.
+    `store` is "memory:" for both, or a tuple of two URLs, the primary's first, as two servers can't share a journal.
     """
 
     def __init__(self, limits: Limits = DEFAULT, **settings: Any) -> None:

@@ -191,7 +191,7 @@ class Agent:
                     core.on_timer(now)
                 # A watch made from here on begins after these changes.
                 effects, watches = core.take(), mailbox.watches
-                # A thread that waits for a ticket runs as soon as the agent sleeps. So this comes before `settle`.
+                # This comes before `settle`: a thread whose ticket is settled runs only once the agent sleeps.
                 due = core.next_deadline()
                 overdue = self._limited_log.overdue(now) if now >= self._limited_log.due else ""
             self._perform(effects)
@@ -256,7 +256,7 @@ class Agent:
         batch.bound(mailbox.core.session.batch_items)
         for ticket, result in effects.settled:
             if ticket is not None:
-                # This comes before it is settled, so a flush always finds it: unsettled or refused.
+                # A refused ticket is noted before it is settled. So a flush always finds it, unsettled or refused.
                 if type(result) is not Ack:
                     mailbox.note_refused(ticket)
                 ticket.settle(result)

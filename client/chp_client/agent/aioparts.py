@@ -28,9 +28,9 @@ Made = TypeVar("Made")
 
 
 class Awaiting:
-    """The waits of one call by its loop, within a time limit that begins now.
+    """The waits of one call, in a task of its event loop, within a time limit that begins now.
 
-    An error names the whole limit.
+    A `TimeoutError` names the whole limit, and not the part that was left for the last wait.
     """
 
     def __init__(self, mailbox: Mailbox, blocks: bool, timeout: float | None) -> None:
@@ -167,7 +167,7 @@ class AsyncLease:
         if kind is None:
             await self.close()
             return
-        # A cancelled task does not wait: it would hang until a server is there.
+        # A cancelled task does not wait for the answer: it would hang until a server is there.
         self._lease.abandon()
 
     def __repr__(self) -> str:

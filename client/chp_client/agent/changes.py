@@ -47,7 +47,7 @@ class Change(NamedTuple, Generic[V]):
 
 @lru_cache(maxsize=DEFAULT.mounts_max)
 def change_of_mount(mount: str) -> Callable[[Iterable[Any]], Change]:
-    """Return a function that makes the changes of a mount. Their class has the mount, so a change carries no more."""
+    """Return a function that makes the changes of a mount. Their class has the mount, so a change needs no field."""
     kind = type("Change", (Change,), {"__slots__": (), "mount": mount, "__reduce__": _reduced})
     return partial(tuple.__new__, kind)
 
@@ -72,8 +72,8 @@ class Changes(Generic[V]):
     values      the values, decoded by the Clone's codec; None for a deleted key
     revisions   the revision of the record of each change; a record is never split between two batches
     deletes     the places of deletes (0 is the first), ascending
-    expiries    the places of deletes by a ttl or a lease; a snapshot after a gap can't tell them from other deletes,
-                and of a closed lease with more than 4,096 keys, the keys beyond that number count as expired
+    expiries    the places of deletes by a ttl or a lease; a snapshot after a gap can't tell them from other deletes;
+                if a closed lease had more than 4,096 keys, the keys beyond that number count as expired
     mount       the mount that has these keys; "" for a Clone of one pair
 
     Iterating yields each `Change`. The columns belong to the reader, which may keep and change them.

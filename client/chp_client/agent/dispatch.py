@@ -43,7 +43,7 @@ class Dispatcher:
         return lambda lag_s: self.put(partial(callback, lag_s))
 
     def end(self, timeout: float) -> None:
-        """Wait until the callbacks that were queued before the Clone closed have run. A callback does not wait."""
+        """Wait until the callbacks that were queued before the Clone closed have run; return at once in a callback."""
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join(timeout)
 

@@ -5,10 +5,10 @@
 
 The agent holds the lock from the time it takes the open batch until it has applied what arrived. So an own set is never
 shown without being pending. The agent never holds the lock while it uses a socket. An application's thread that sends
-in place of the agent holds it until the message is sent (`agent`).
+in place of the agent holds the lock until the message is sent (`agent`).
 
-An application that is ahead of the agent waits for it (`SEALED_MAX`), as that costs less than a contest of both threads
-for the interpreter. An application that is ahead of the servers waits for the window.
+An application that is ahead of the agent waits for the agent (`SEALED_MAX`). That costs less than a contest of both
+threads for the interpreter. An application that is ahead of the servers waits for room in the window.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Mailbox:
             self.command_locked(act)
 
     def command_locked(self, act: Callable[[float], None]) -> None:
-        """Let the agent call `act(now)` in its next turn (locked). The caller has checked that it is open."""
+        """Let the agent call `act(now)` in its next turn (locked). The caller has checked that the Clone is open."""
         self.commands.append(act)
         if self.batch.sleeping:
             self.batch.wake()

@@ -94,7 +94,7 @@ class Published(PendingBatch):
     def __init__(self, ticket: Ticket, topic: str) -> None:
         super().__init__(ticket)
         self.topic = topic
-        # It keeps the keys of the messages for as long as the application keeps the ticket, and not their values.
+        # The ticket keeps the keys of the messages, but not their values, as long as the application keeps the ticket.
         ticket.published = self._published = PublishedMessages(topic)
         # Each message is a key (or "") and a value, appended in one step.
         self.messages: list[tuple[str, bytes]] = []
@@ -197,7 +197,7 @@ class OpenBatch:
         return pending
 
     def publish(self, topic: str, key: str, value: bytes, headers: Headers | None = None) -> PendingBatch:
-        """Add a message to the last batch of the queue if that is for its topic, or queue a new one (locked)."""
+        """Add a message to the last batch of the queue if that has its topic, or queue a new batch (locked)."""
         self.seal()
         last, size = self.sealed[-1] if self.sealed else None, len(key) + len(value) + 8
         if headers:
@@ -246,14 +246,14 @@ class OpenBatch:
     def requeue_interrupted(self, pending: PendingBatch, taken: Callable[[Ticket], bool]) -> None:
         """Queue a batch again if Ctrl-C interrupted a thread that sent it in place of the agent (locked).
 
-        `taken` tells if the core has the batch of a ticket. The agent then sends it.
+        `taken` tells if the core has the batch of a ticket. The agent sends a batch that is queued again.
         """
         if pending is not self.pending and pending not in self.sealed and not taken(pending.ticket):
             self.sealed.appendleft(pending)
         self.sealed_bytes = sum(each.size for each in self.sealed)
 
     def bound(self, items: int | None) -> None:
-        """Let a batch of several sets have so many keys at most; None is the usual bound."""
+        """Bound the keys of a batch of several sets to `items`; None stands for the usual bound."""
         most = OPEN_ITEMS if items is None else min(max(1, items), OPEN_ITEMS)
         if most != self.most:
             with self.lock:

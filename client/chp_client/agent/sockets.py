@@ -3,9 +3,9 @@
     per server   DEALER -> P (requests)    SUB -> P+1 (updates)    XPUB -> P+2 (own sets)
     inproc PAIR  per server: libzmq reports the state of the connection to P, for errors that say what is there
 
-The agent polls the sockets' descriptors instead of the sockets, of which libzmq would look at each twice. A descriptor
-reports a new message only until the next call into its socket. So every socket that was used is `unread`, and the agent
-looks at it before it polls again.
+The agent polls the sockets' descriptors, because libzmq would look twice at each polled socket. A descriptor reports a
+new message only until the next call into its socket. So every socket that was used is `unread`, and the agent looks at
+the socket before it polls again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ClientSockets:
                 socket.setsockopt(zmq.RCVHWM, RECEIVE_MARK)
                 socket.setsockopt(zmq.SNDHWM, SEND_MARK)
                 socket.setsockopt(zmq.LINGER, 0)
-            # Nothing waits for a collector that is away: it would be stale (docs/decisions/0003).
+            # No batch is queued for a collector that is not connected: the batch would be stale (docs/decisions/0003).
             xpub.setsockopt(zmq.IMMEDIATE, 1)
             dealer.setsockopt(zmq.SNDHWM, REQUEST_MARK)
             xpub.setsockopt(zmq.LINGER, 200)
@@ -122,7 +122,7 @@ class ClientSockets:
     def reconnect(self, i: int) -> None:
         """Connect to a server's updates again.
 
-        It happens between two messages, so libzmq may drop the old pipe.
+        The agent calls this between two messages, so libzmq may drop the old pipe.
         """
         endpoint = self._endpoints[i][UPDATES]
         self.servers[i][UPDATES].disconnect(endpoint)

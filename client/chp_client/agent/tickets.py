@@ -64,7 +64,7 @@ class Ticket:
         self.asked = False
         # True if the application was told the error.
         self.told = False
-        # The messages of the batch, and what waits for a group; None unless a topic made the ticket.
+        # The messages of the batch, and the function behind `consumed`. Both are None unless a topic made the ticket.
         self.published: PublishedMessages | None = None
         self.consuming: Callable[[Ticket, str], Consumed] | None = None
         self._done_lock = Lock()
@@ -87,7 +87,8 @@ class Ticket:
             try:
                 raise self._error
             finally:
-                # The traceback of the error has this frame. It would keep the ticket, and so itself, alive.
+                # The error's traceback refers to this frame. Without `del`, the frame would keep the ticket alive, and
+                # the ticket the error.
                 del self
         assert self._ack is not None, "a settled ticket has an ack or an error"
         return self._ack
@@ -108,11 +109,12 @@ class Ticket:
 
         `ticket.consumed("billing").wait(timeout)` returns the acknowledgement of the messages, and `await` does so in a
         task of asyncio. A message is consumed when a consumer has acknowledged it, and also when it was put aside as a
-        dead letter: the group gives it to no consumer again. A group that began behind the message raises
-        `NoSuchGroup`, and a topic that was made again raises `NoSuchTopic`, unless the new topic has let messages go or
-        began after a failover. Raises `TimeoutError` when the time is over,
-        `NoSuchGroup`, `NoSuchTopic`, `Closed`, and `Full` for more waits than a Clone may have. It needs the right to
-        read the topic.
+        dead letter: the group gives it to no consumer again.
+
+        Raises `TimeoutError` when the time is over, `Closed`, and `Full` for more waits than a Clone may have. Raises
+        `NoSuchGroup` if there is no such group, or if it began behind the message. Raises `NoSuchTopic` if the topic is
+        gone or was made again, unless the new topic has let messages go or began after a failover. The user needs the
+        right to read the topic.
         """
         if self.consuming is None or self.published is None:
             raise BadInput("only a ticket of `publish` or `publish_many` has messages that a group consumes")

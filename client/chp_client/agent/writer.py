@@ -31,7 +31,7 @@ from .measured import Tracing
 from .open_batch import OPEN_ITEMS, PendingBatch
 from .tickets import Ticket
 
-# Bytes of a value. The open batch takes up to this size without counting bytes.
+# The open batch takes values of at most this many bytes, without counting bytes. A larger value ends the batch.
 SMALL = 1024
 # A write-only Clone remembers this many keys as well-formed.
 KNOWN_MAX = 65_536
@@ -51,7 +51,7 @@ class Writer:
         # True if own sets are shown.
         self._holds = bool(subtrees)
         self._shown = mailbox.core.shown
-        # The keys of the fast path, which need no more checks. A codec must see each value, so it allows none.
+        # The keys of the fast path, which need no more checks. With a codec there are none, as it must see each value.
         self._known: dict[str, bytes] = self._shown if self._holds and codec is None else {}
 
     def set(  # noqa: PLR0917 (a call with keywords alone is slower)
@@ -66,8 +66,9 @@ class Writer:
     ) -> Ticket:
         """Set a key. The ticket is settled when the pair has taken it.
 
-        `ex` and `nx` are Redis's words, which are refused with ours. Two defaults cost less than a `**` for all words,
-        and one of them is compared with the value's type, which spares a check.
+        `ex` and `nx` are Redis's argument names. They are refused with an error that gives our names. Two default
+        arguments cost less than a `**` for all such names. The default of `ex` is `bytes`: to compare it with the
+        value's type checks both arguments at once.
         """
         known = self._known
         if (
@@ -159,7 +160,7 @@ class Writer:
     def touch(
         self, key: str, ttl: checks.Ttl | None, held: bytes, revision: int, timeout: float | None = None
     ) -> Ticket:
-        """Give a key another time to live, by a set of the value held on condition of its revision."""
+        """Give a key another time to live: set the held value again, on condition of its revision."""
         ms = checks.ttl_in_ms(ttl)
         with self._batch.lock:
             self._mailbox.make_room(timeout)
@@ -230,7 +231,7 @@ class Writer:
                 pending = batch.pending
                 pending.keys += keys
                 pending.values += values
-                # Ctrl-C may come after a call. To unpack steps is no call.
+                # Ctrl-C may interrupt after a call. Unpacking the steps is not a call.
                 _ = [*show]
             if batch.sleeping:
                 batch.wake()

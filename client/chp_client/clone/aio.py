@@ -40,7 +40,7 @@ from .health import Check
 class AsyncClone(BaseClone[V]):
     """A replicated dictionary for one event loop. The arguments are those of `Clone`.
 
-    A thread of their own, and not the loop, calls listeners: `on_state`, `on_lag` and the callbacks of a ticket.
+    Listeners (`on_state`, `on_lag` and the callbacks of a ticket) run on a thread of their own, and not on the loop.
     """
 
     _keeps_threads = False
@@ -98,7 +98,7 @@ class AsyncClone(BaseClone[V]):
         return await self._atomic(timeout).setdefault(key, default)
 
     def _waits(self, timeout: float | None) -> Awaiting:
-        """Return the waits of one call, which await."""
+        """Return the waiter of one call, which waits on the event loop."""
         return Awaiting(self._mailbox, self._blocks, timeout)
 
     def _atomic(self, timeout: float | None) -> AtomicOperations:
@@ -113,7 +113,7 @@ class AsyncClone(BaseClone[V]):
         return await self._waits(timeout).done(partial(self._writer.delete_many, keys))
 
     def submit(self, key: str, value: Any, ttl: Ttl | None = None) -> Ticket:
-        """Set a key without waiting; `Full` if the window is. `await clone.settled(ticket)` waits for it."""
+        """Set a key without waiting; `Full` if the window is full. `clone.settled(ticket)` awaits the answer."""
         return self._writer.set(key, value, ttl)
 
     async def settled(self, ticket: Ticket, timeout: float | None = None) -> Ack:
@@ -183,7 +183,7 @@ class AsyncClone(BaseClone[V]):
         await asyncio.to_thread(self._end, timeout)
         await self._listeners.end(CALLBACKS_S)
 
-    # A checker of types refuses these by itself.
+    # A type checker refuses these calls without help, so it need not see these methods.
     if not TYPE_CHECKING:
 
         def __setitem__(self, key: str, value: Any) -> None:

@@ -1,12 +1,12 @@
-"""Reading and writing in one step: `pop`, `popitem`, `setdefault` and `touch`, on conditions that the servers look at.
+"""Reading and writing in one step: `pop`, `popitem`, `setdefault` and `touch`, on conditions that the servers check.
 
-    the key as it is held    --its revision-->    a delete, or a set, on condition of it    --Conflict-->    once more
+    the held key    --its revision-->    a delete, or a set, on condition of the revision    --Conflict-->    once more
 
-So of all programs that take a key exactly one gets it, and of all that put one exactly one does. Where the copy alone
-would give the answer (the key is absent for `pop`, present for `setdefault`, the map empty for `popitem`), the call
-waits for a `sync` and looks again: the copy may be late, or STALE. A call syncs at most once: after a `Conflict`, too,
-the copy is not older than the servers' answer. What has to be waited for is awaited from a `Waiter`
-(agent/waiting.py).
+So if several programs pop a key, exactly one of them gets it. If several programs set a default, exactly one default is
+set. Sometimes the copy alone would give the answer: the key is absent for `pop` or present for `setdefault`, or the map
+is empty for `popitem`. The copy may be late, or STALE, so the call then waits for a `sync` and looks again. A call
+syncs at most once, because after a `Conflict` too the copy is not older than the servers' answer. All waits go through
+a `Waiter` (agent/waiting.py).
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class AtomicOperations:
             synced = True
 
     async def _taken(self, key: str, *, await_absence: bool) -> Any:
-        """Take the value of a key; `GONE` if the key is absent, which `await_absence` asks the servers first."""
+        """Take the value of a key; return `GONE` if the key is absent.
+
+        With `await_absence`, the call waits for a `sync` before it takes a key for absent.
+        """
         answered = not await_absence
         while True:
             if (entry := self._reading.entry(key)) is None:
@@ -107,7 +110,7 @@ class AtomicOperations:
             answered = True
 
     async def _synced(self) -> None:
-        """Wait until the copy has all that was acknowledged to any program before."""
+        """Wait until the copy has all sets of any client that were acknowledged before this call."""
         if not self._writer.subtrees:
             raise BadInput("this Clone only writes, and can't tell what is there; make one that holds the subtree")
         await self._waits.done(self._writer.sync)

@@ -1,9 +1,10 @@
-"""What a Clone and an AsyncClone have in common: the agent, the copy and its questions, watches, the end.
+"""The parts that a Clone and an AsyncClone share: the agent, the copy and its state, watches, and the end.
 
-    Clone       the verbs of a thread: a `Ticket` now, `wait` when it matters          (clone.py)
-    AsyncClone  the same verbs, awaited                                                 (aio.py)
+    Clone       methods that return a `Ticket` at once, or block the thread when they wait    (clone.py)
+    AsyncClone  the same methods, awaited                                                     (aio.py)
 
-`reading` and `worth` are its questions. What is set goes to a `Writer`, which knows the batches and the agent.
+`mapping` reads the copy, and `health` tells how current it is. Sets go to a `Writer`, which knows the batches and the
+agent.
 """
 
 from __future__ import annotations
@@ -70,30 +71,32 @@ class Pin(NamedTuple):
 
 
 class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
-    """A replicated dictionary; see the module for how it is used.
+    """A replicated dictionary; the docstring of clone.py shows its use.
 
-    servers        the addresses of a pair, of its replicas or of both, at most 16: `tcp://host:P`, `host:P` or (of this
-                   host) `ipc://dir/P`; or one text, commas between; or `chp://host:P,host:P/subtree/?codec=json`; or
-                   several pairs, `/=a:P,b:P /rates/=c:P,d:P` or a mapping of these; None for CHP_SERVERS or
+    servers        the addresses of a pair, of its replicas or of both, at most 16: `tcp://host:P`, `host:P` or (on this
+                   host) `ipc://dir/P`; or one text with commas between; or `chp://host:P,host:P/subtree/?codec=json`;
+                   or several pairs: `/=a:P,b:P /rates/=c:P,d:P`, or a mapping of these. None uses CHP_SERVERS or
                    CHP_CLIENT_FILE, else the local pair
-    client_file    in place of servers: the path of a file with their addresses and keys, and this client's. A server
-                   that does not let the client in is tried on; `wait_until_synced` raises `Refused` with the code "key"
-                   if no server lets it in
+    client_file    in place of servers: the path of a file with the servers' addresses and keys, and this client's key.
+                   The Clone keeps trying a server that does not let it in. `wait_until_synced` raises `Refused` with
+                   the code "key" if no server lets it in
     subtree        what to hold: "" for everything, "/name/", or None to write only; `subtrees` for several, at most 64
-    codec          "raw" (bytes), "text", "json", "msgpack", an object with encode and decode, or a type of values, as a
-                   dataclass: `Clone(codec=Rate)`, or `Clone[Rate]()`, which a checker of types knows too (see `typed`)
-    window_bytes   unacknowledged sets kept for resending, 64 MiB; `on_full` "block" (the default) or "raise" when it is
-                   full
-    silence_s      how long the active may be silent before the other is asked: 1 s, and never less than four of its
-                   heartbeats
-    max_lag_s      how late messages may come, None for no bound; `on_lag` "resync" (the default), "raise" (the next
-                   read of `state` raises `Lagging`), "exit" (one line on standard error, and the process ends at once
-                   with exit code 75, EX_TEMPFAIL), or a callable that is told the seconds
-    on_state       called with each new `State`, on a thread of its own
-    name           what its agent's thread is called
-    metrics        what is told of acknowledgements, refusals, states and changes; see `Metrics`
+    codec          "raw" (bytes), "text", "json", "msgpack", an object with encode and decode, or a type of values, such
+                   as a dataclass: `Clone(codec=Rate)`, or `Clone[Rate]()`, which a type checker knows too (see `typed`)
+    window_bytes   the most bytes of unacknowledged sets, which are kept for resending: 64 MiB. `on_full` says what a
+                   set does when the window is full: "block" (the default) or "raise"
+    silence_s      how long the active may be silent before the Clone asks the other server: 1 s, and never less than
+                   four heartbeats of the active
+    max_lag_s      how late messages may come, in seconds; None for no bound. `on_lag` says what happens then: "resync"
+                   (the default), "raise" (the next read of `state` raises `Lagging`), "exit" (one line on standard
+                   error, and the process ends at once with exit code 75, EX_TEMPFAIL), or a callable that gets the
+                   seconds
+    on_state       a function that is called with each new `State`, on a thread of its own
+    name           the name of this Clone in logs and `chp clients`, and of its agent's thread
+    metrics        an object that is told of acknowledgements, refusals, states and changes; see `Metrics`
 
-    It returns at once, whether a server is there or not (`wait_until_synced` waits). Raises `BadInput`, `BadSubtree`.
+    The constructor returns at once, whether a server is there or not (`wait_until_synced` waits). Raises `BadInput`,
+    `BadSubtree`.
     """
 
     # True if calls wait by blocking the thread.
@@ -147,7 +150,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
             held,
             [endpoint[0] for endpoint in endpoints],
             monotonic(),
-            # Of a plain dict without the global lock, a copy could have half of a record.
+            # Without the global interpreter lock, a copy of a plain dict could have half of a record.
             shown=LockedDict(RLock()) if FREE_THREADED else {},
             limits=checks.limits_with(window_bytes),
             timing=Timing(silence_s=silence) if silence else None,
@@ -198,7 +201,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         setex = RedisName("set(key, value, ttl=30)")
         setnx = RedisName("set(key, value, if_revision=0), or setdefault(key, value)")
 
-        # A checker of types takes Clone[Rate] for what it is.
+        # Type checkers do not see this method, so they take Clone[Rate] for a generic class.
         def __class_getitem__(cls, kind: Any) -> Any:
             return Typed(cls, kind)
 
@@ -211,7 +214,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
 
     @property
     def mounts(self) -> Mapping[str, Self]:
-        """The Clone of each mount that is held here, by prefix; a Clone of one pair is that of "/" itself."""
+        """The Clone of each mount that is held here, by prefix; a Clone of one pair is itself the Clone of "/"."""
         return {ROOT: self}
 
     def _within(self, path: str) -> BaseClone[V]:
@@ -342,13 +345,13 @@ class Internals(NamedTuple):
 
     writer: Writer
     mailbox: Mailbox
-    # How a call that begins now waits, for at most this many seconds.
+    # Returns the waiter of a call that begins now, for at most this many seconds.
     waits: Callable[[float | None], Waiter]
     # A lease whose `set` returns a ticket. The arguments are those of `Clone.lease`.
     new_lease: Callable[..., Lease]
     # A watch that a thread reads; the arguments are those of `Clone.watch`.
     open_watch: Callable[..., Watch[Any]]
-    # The check of the copy, and the end, as a thread waits for them.
+    # Blocking forms of `verify` and `close`.
     verified: Callable[[float | None, bool], Check]
     end: Callable[[float], None]
 
@@ -362,13 +365,16 @@ def internals(clone: BaseClone[Any]) -> Internals:
 
 def _exit(name: str, lag_s: float) -> None:
     """End the process at once, because its copy is behind (`on_lag="exit"`, the Guide's Suicidal Snail)."""
-    # No handler may hold up the end: what this process has is too old.
+    # No exit handler may delay the end, because the data of this process is too old. `os._exit` runs none.
     os.write(2, f"Clone {name}: {lag_s:.3f} s behind, more than max_lag_s; on_lag='exit' ends the process\n".encode())
     os._exit(os.EX_TEMPFAIL)
 
 
 def _stop(mailbox: Mailbox, agent: Agent, pid: int | None, timeout: float) -> None:
-    """End the agent; by `close`, by the collector of a forgotten Clone, or at exit (never in a forked child)."""
+    """End the agent, but never in a forked child.
+
+    `close` calls this, or the garbage collector when it finds a forgotten Clone, or Python at its exit.
+    """
     if mailbox.forked or (pid is not None and pid != os.getpid()):
         return
     # The garbage collector may find a forgotten Clone on the agent's own thread, which may hold the lock.

@@ -6,16 +6,16 @@
         ack = clone.set("/rates/EUR/USD", b"1.08", ttl=30).wait(timeout=5)
         for change in clone.watch("/rates/EUR/"): ...
 
-It holds its subtrees in this process's memory. Own sets are visible at once and travel in batches that form by
+A Clone holds its subtrees in this process's memory. Own sets are visible at once and travel in batches that form by
 themselves; a `Ticket` tells when the pair has taken them. Reading never waits and never sees half a record. Writing
 waits only when the window of unacknowledged sets is full. A background agent follows whichever server is active.
 
-Any thread may use it. A handler of a signal must not: it runs in the middle of what the main thread does, which may be
-`set`, and would wait for it for ever. Let it set a `threading.Event`, or use `loop.add_signal_handler`. Ctrl-C, and
-whatever else a handler raises, is no harm: what it interrupts was set wholly or not at all.
+Any thread may use a Clone. A signal handler must not use it: the handler may interrupt a `set` of the main thread, and
+would wait for that `set` for ever. Let the handler set a `threading.Event`, or use `loop.add_signal_handler`. Ctrl-C,
+or another exception of a handler, does no harm: an interrupted `set` takes full effect or none.
 
-Here are the verbs of a thread; the making, reading and the end are of `base`, as of an `AsyncClone`. What is set goes
-to a `Writer`; `Clone.set` is bound to that one's, and costs nothing beside.
+This module has the methods that block a thread. Making, reading and ending a Clone are in `base`, which `AsyncClone`
+shares. Sets go to a `Writer`. `Clone.set` is bound to `Writer.set`, so it costs no further call.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CLEARED_ITEMS = 4096
 
 
 class Clone(BaseClone[V], MutableMapping[str, V]):
-    """The verbs of a thread; see `BaseClone` for the arguments."""
+    """A Clone whose calls block the thread when they wait; see `BaseClone` for the arguments."""
 
     def _begin(self) -> None:
         self._listeners = ChangeListeners()
@@ -70,29 +70,29 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
 
         ttl          seconds, or a `timedelta`, after which the servers delete the key: above 0, at most ten years; None
                      for no end
-        if_revision  only if the key's revision is this one, a number or text such as 1.42 (0: if it is absent); shown
-                     once it is acknowledged
+        if_revision  set only if the key has this revision, a number or text such as 1.42 (0: if the key is absent).
+                     Such a set is shown only once it is acknowledged
         timeout      seconds to wait for room in the window (`TimeoutError`); None waits as long as it takes
 
-        Raises `BadKey` (also for a key outside what is held), `BadValue`, `BadTtl`, `BadInput`, `Full` (with
-        on_full="raise"), `Closed`, `Forked`. What the servers say of it, `Refused` or `Conflict`, the ticket raises.
+        Raises `BadKey` (also for a key outside the held subtrees), `BadValue`, `BadTtl`, `BadInput`, `Full` (with
+        on_full="raise"), `Closed`, `Forked`. The ticket raises `Refused` or `Conflict` if the servers refuse the set.
         """
         return self._writer.set(key, value, ttl, if_revision, timeout)
 
     def set_many(self, items: Items, ttl: Ttl | None = None, timeout: float | None = None) -> Ticket:
         """Set many keys, given as a mapping or as (keys, values); a later item of the same key wins.
 
-        They are in other Clones' maps together, in one step, if they fit one batch (65,536 items, 16 MiB); of more,
-        each part is. `ttl`, `timeout` and errors as of `set`.
+        If they fit into one batch (65,536 items, 16 MiB), they appear in other Clones' maps in one step. Else each part
+        does. `ttl`, `timeout` and errors are those of `set`.
         """
         return self._writer.set_many(items, ttl, timeout)
 
     def delete(self, key: str, if_revision: int | str | None = None, timeout: float | None = None) -> Ticket:
-        """Delete a key, whether it is there or not; `if_revision`, the timeout and what is raised as of `set`."""
+        """Delete a key, whether it exists or not. `if_revision`, `timeout` and errors are those of `set`."""
         return self._writer.delete(key, if_revision, timeout)
 
     def delete_many(self, keys: Iterable[str], timeout: float | None = None) -> Ticket:
-        """Delete many keys together, whether they are there or not; raises as `set` does."""
+        """Delete many keys together, whether they exist or not. The errors are those of `set`."""
         return self._writer.delete_many(keys, timeout)
 
     def __setitem__(self, key: str, value: V) -> None:
@@ -105,15 +105,16 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
 
     def update(self, other: Any = (), /, **more: Any) -> None:
         """Set all items of `other`, as `dict.update` does, in one batch."""
-        # The items of a mapping are one moment. The keys of another Clone may go before their values are read.
+        # `items()` of a Clone is of one moment. Read by key, keys of another Clone could be gone before their values
+        # are read.
         items = dict(other.items() if isinstance(other, Mapping) else other, **more)
         if items:
             self.set_many(items)
 
     def clear(self) -> None:
-        """Delete every key that is held here, for everybody: some thousands a batch, as fast as the window has room.
+        """Delete every key that is held here, for all clients, in batches of some thousands, as the window has room.
 
-        What was deleted stays so if there is no room in the middle of it: `Full` (with on_full="raise"), `Closed`.
+        Raises `Full` (with on_full="raise") if there is no room, and `Closed`. The keys deleted so far stay deleted.
         `BadInput` of a Clone that only writes.
         """
         checks.prefix_held("", self.subtrees, "clear")
@@ -142,9 +143,10 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
     def touch(self, key: str, ttl: Ttl | None, timeout: float | None = None) -> Ack:
         """Give a key another time to live, and return once the servers have it; `ttl=None` makes the key permanent.
 
-        The value that is held is sent again on condition of its revision, so another program's value is never
-        overwritten. A `Conflict` is tried again three times. Where the copy has no such key this waits for a `sync`
-        and looks again. Raises KeyError for an absent key, `BadKey`, `BadTtl`, and what a ticket's `wait` raises.
+        The held value is sent again on condition of its revision, so another program's value is never overwritten.
+        After a `Conflict` the call tries again, three times at most. If the copy has no such key, the call waits for a
+        `sync` and looks again. Raises KeyError for an absent key, `BadKey`, `BadTtl`, and what a ticket's `wait`
+        raises.
         """
         return at_once(self._atomic(timeout).touch(key, ttl))
 
@@ -168,27 +170,28 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         return AtomicOperations(self._reader, self.prefix, self._writer, self._waits(timeout))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every set made so far is acknowledged; else `TimeoutError`, or the first error of them.
+        """Wait until every set made so far is acknowledged; raise `TimeoutError`, or the first error of a set.
 
-        That includes sets which were refused (or lost, as the Clone was closed) before, if nobody was told: neither
-        by their ticket's `wait` or `error`, nor by an earlier flush.
+        An error counts too if a set was refused before, or lost because the Clone was closed. It does not count if
+        the set's ticket (`wait` or `error`) or an earlier flush has told it.
         """
         at_once(flush(self._mailbox, self._waits(timeout), wait_s(timeout)))
 
     def sync(self, timeout: float | None = None) -> Ack:
-        """Return once a read here sees every set that anybody was acknowledged before this call, by any Clone.
+        """Wait until a read here sees every set of any client that was acknowledged before this call.
 
-        That is a round trip through the active, and up to a heartbeat more where little is set. The promise is kept if
-        the `Ack` says *replicated*, or if the pair has an arbiter; an active alone without one may have been replaced
-        behind a cut link. `TimeoutError` after `timeout` seconds; `BadInput` if nothing is held, or of CHP/1; `Closed`.
+        It takes a round trip through the active, and up to a heartbeat more while few sets are made. The promise holds
+        if the `Ack` says *replicated*, or if the pair has an arbiter. Without an arbiter, an active that is alone may
+        have been replaced behind a cut link. Raises `TimeoutError` after `timeout` seconds, `Closed`, and `BadInput` if
+        this Clone holds nothing or follows a server of CHP/1.
         """
         return at_once(self._waits(timeout).done(self._writer.sync))
 
     def wait_until_synced(self, timeout: float | None = None) -> None:
-        """Return once the copy is complete and current; `TimeoutError` says how the servers look.
+        """Wait until the copy is complete and current; the `TimeoutError` tells the state of the servers.
 
-        Raises `Refused`, with the code "key", if a server does not let this client in, and no other is there; with
-        "access" if the rules keep from its user what it is to hold.
+        Raises `Refused` with the code "key" if a server does not let this client in and no other server is there.
+        Raises `Refused` with the code "access" if the rules do not let this user read the subtrees.
         """
         mailbox, core = self._mailbox, self._core
         with mailbox.lock:
@@ -202,18 +205,18 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
     def verify(self, timeout: float | None = 30.0, *, contents: bool = True) -> Check:
         """Count and sum the copy anew, and compare its contents with a fresh snapshot of the server that is followed.
 
-        Keys that differ are named. It takes as long as a first sync; `contents=False` only counts and sums, at once, as
-        does a Clone that is closed, only writes, or follows a server of CHP/1. `TimeoutError` if no server serves, or
-        the snapshot is not here, in `timeout` seconds.
+        The `Check` names keys that differ. A comparison takes as long as a first sync. With `contents=False` the call
+        only counts and sums, at once. It does so too if the Clone is closed, only writes, or follows a server of CHP/1.
+        Raises `TimeoutError` if no server serves, or the snapshot is not complete, within `timeout` seconds.
         """
         return self._verified(timeout, contents)
 
     def history(self, key: str, limit: int = 1000, timeout: float | None = 30.0) -> list[Version]:
-        """The last versions of a key that the servers' log still holds, the oldest first; see `Version`.
+        """Return the last versions of a key that the servers' log still holds, the oldest first; see `Version`.
 
-        The active is asked for all that the log has of the key's folder, such as /rates/EUR/, so it may take seconds. A
-        key that was not set for long has none. A value that the codec can't take is shown as bytes. Raises `BadKey`,
-        `BadInput`, `Refused`, or `TimeoutError` if no server answers for `timeout` seconds.
+        The active sends all that its log has of the key's folder, such as /rates/EUR/, so the call may take seconds. A
+        key that was not set for a long time has no versions. A value that the codec can't decode is shown as bytes.
+        Raises `BadKey`, `BadInput`, `Refused`, or `TimeoutError` if no server answers for `timeout` seconds.
         """
         return self._history(key, limit, timeout)
 
@@ -222,10 +225,10 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
     def lease(self, ttl: Ttl, timeout: float | None = None) -> Lease:
         """Make a lease, whose keys live together: `with clone.lease(10) as lease: lease.set(key, value)`.
 
-        One small message each third of the ttl keeps all its keys. They go together when the lease or the Clone is
-        closed, or when this process is gone for `ttl` seconds. They also go if the process was only stopped, or cut
-        off, for so long. The lease is then `lost`, which `on_lost` tells. Raises `BadTtl` and the errors of `set`.
-        `timeout` is the time to wait for room in the window.
+        One small message each third of the ttl keeps all keys of the lease alive. They are deleted together when the
+        lease or the Clone is closed, or when this process has been gone for `ttl` seconds. They are also deleted if the
+        process was only stopped, or cut off, for that long. The lease is then `lost`, which `on_lost` tells. Raises
+        `BadTtl` and the errors of `set`. `timeout` is the time to wait for room in the window.
         """
         return self._new_lease(ttl, timeout)
 
@@ -238,18 +241,19 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         queue_max: int | None = None,
         on_bad: OnBad = "raise",
     ) -> Watch[V]:
-        """Changes of keys that begin with `prefix`: each once, in the servers' order, own ones when they are confirmed.
+        """Watch keys that begin with `prefix`: each confirmed change once, in the servers' order.
 
-        start      "end": only what is new; "snapshot": first everything held, as sets; "begin": first every change
-                   that the log of the active retains, deletes too; a revision, the one seen last: first every change
-                   after it. If the log does not reach back so far, reading raises `NotRetained`
-        conflate   only the latest change of each key, however slow the reader; else it may be `queue_max` (100,000)
-                   changes behind, not counting the largest record: one more, and reading it raises `Lagging`
-        on_bad     for a value that the codec can't take: "raise" (`BadValue`, and the next one can be read), "skip" its
-                   change, or a callable that is told the key, the bytes and the error and returns what to show
+        start      "end": only new changes; "snapshot": first everything held, as sets; "begin": first every change
+                   that the log of the active retains, deletes too; or the revision seen last: first every change after
+                   it. If the log does not reach back so far, reading raises `NotRetained`
+        conflate   True: only the latest change of each key, however slow the reader. False: the reader may be
+                   `queue_max` (100,000) changes behind, not counting the largest record; beyond, reading raises
+                   `Lagging`
+        on_bad     for a value that the codec can't decode: "raise" (`BadValue`; the next change can be read), "skip"
+                   the change, or a callable that gets the key, the bytes and the error and returns the value to show
 
-        The `Watch` is an iterator of `Change(key, value, operation, revision, expired)`; its `batches()` gives
-        `Changes`, which are columns of what came together. Raises `BadInput`, `Closed`, `Forked`.
+        The `Watch` is an iterator of `Change(key, value, operation, revision, expired)`. Its `batches()` yields
+        `Changes`: columns of the changes that came together. Raises `BadInput`, `Closed`, `Forked`.
         """
         return self._open_watch(prefix, start, conflate, queue_max, on_bad)
 
@@ -263,29 +267,29 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
     def transaction(self, timeout: float | None = None) -> Transaction:
         """Begin a transaction, for `with`: keys, messages and acknowledgements take effect in one step, or none does.
 
-        timeout   seconds that its end waits for the servers; None: as long as it takes. `Conflict` and `Fenced` name
-                  what differed
+        timeout   seconds that the end of the `with` block waits for the servers; None waits as long as it takes.
+                  `Conflict` and `Fenced` name what differed
         """
         return Transaction(self._writer, timeout)
 
     def topic(self, name: str) -> Topic:
-        """Return a log of messages, by its name (docs/topics.md). Nothing is asked yet. Raises `BadInput`."""
+        """Return the topic with a name (docs/topics.md). The servers are not asked yet. Raises `BadInput`."""
         return Topic(self._writer, self._active_first, name)
 
     def topics(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """Return the facts of each topic, as `Topic.facts` does, by name. `Unanswered` if no server serves in time."""
+        """Return the facts of each topic (see `Topic.facts`), by name; `Unanswered` if no server serves in time."""
         return topics_of(self._active_first(), timeout)
 
     def close(self, timeout: float = CLOSE_S) -> None:
-        """Wait at most `timeout` seconds for acknowledgements, then end the agent; what is held can still be read.
+        """Wait at most `timeout` seconds for acknowledgements, then end the agent. The copy can still be read.
 
-        Tickets that are unsettled then get `Closed`, and a warning in the log counts those that nobody asked about. It
-        returns when their callbacks were called, or `timeout` (at least half a second) is over. Open leases are ended,
-        and their keys go at once.
+        Tickets that are still unsettled get `Closed`. A warning in the log counts those that the application did not
+        ask about. The call returns when their callbacks have run, or when `timeout` (at least half a second) is over.
+        Open leases are ended, and their keys are deleted at once.
         """
         self._end(timeout)
 
-    # A checker of types refuses this by itself.
+    # A type checker refuses `async with` without help, so it need not see these methods.
     if not TYPE_CHECKING:
 
         async def __aenter__(self) -> None:

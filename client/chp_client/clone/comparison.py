@@ -4,8 +4,8 @@
     its end               -->                  Comparison.end: keys that only the copy has
 
 Keys that changed after N are left out, and so are own sets under way. A key that the server has and the copy lacks may
-have been deleted meanwhile. So a second snapshot compares the keys that differ once more, and only those that differ
-there too are named. The caller's own connection carries the answers: the agent goes on meanwhile.
+have been deleted meanwhile. So keys that differ are compared once more with a second snapshot. Only keys that differ
+both times are named. The caller's thread opens its own connection, so the agent goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CREDIT, GRANT = 16, 8  # chunks
 
 @dataclass(slots=True)
 class Comparison:
-    """A comparison of one channel's copy with one snapshot; `only` bounds it to keys that differed before."""
+    """A comparison of one channel's copy with one snapshot, of all keys or of `only` those that differed before."""
 
     channel: CopyChannel
     only: set[str] | None = None
@@ -59,7 +59,7 @@ class Comparison:
                 self._differs(key)
 
     def end(self) -> None:
-        """Note the keys that the copy has up to the snapshot's number, and the complete snapshot has not."""
+        """Note keys that the copy has at the snapshot's number, but that were not in the complete snapshot."""
         for key, revision in self.channel.replica.map.revisions.items():
             if revision <= self.number and key not in self._seen:
                 self._differs(key)

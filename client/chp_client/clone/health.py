@@ -1,6 +1,7 @@
-"""What a Clone's copy is worth: its state, its position, how late it is, whether it equals the servers' map.
+"""The health of a Clone's copy: its state, its position, how late it is, whether it equals the servers' map.
 
-Every answer comes from what the agent knows already; `wait_until_synced` and `verify` wait, and only `verify` counts.
+The properties return what the agent knows already. Only `wait_until_synced` and `verify` wait, and only `verify` counts
+keys.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class Check(NamedTuple):
     """What `verify` found; it is true if all is as it should be.
 
     `ok`            the sums are those of what is held, and contents that were compared are equal
-    `keys`, `revision_sum`, `compared_at`   the copy's own fingerprint, and the number at which a server's was last
-                    equal to it; 0 if no server has said anything yet
-    `number`        that of the server's snapshot with which contents were compared; 0 if they were not
-    `differing`     the first `NAMED_MAX` keys that differ, in order; `differences`: how many do
+    `keys`, `revision_sum`, `compared_at`   the copy's own fingerprint, and the number at which a server's fingerprint
+                    was last equal to it; 0 if no server has sent one yet
+    `number`        the number of the server's snapshot with which contents were compared; 0 without a comparison
+    `differing`     the first `NAMED_MAX` keys that differ, in order; `differences`: the number of all that differ
     `left_out`      keys that were changed meanwhile, or have an own set under way
     """
 
@@ -96,22 +97,22 @@ class CopyHealth:
 
     @property
     def active(self) -> str | None:
-        """The address of the server that is followed, if one is: the active of a pair, or a replica."""
+        """The address of the server that is followed: the active of a pair, or a replica; None if no server is."""
         return self._core.active_address
 
     @property
     def stats(self) -> dict[str, int]:
-        """Counters since the beginning; those never counted are missing."""
+        """The counters since the Clone was made; a counter that is still 0 is missing."""
         return dict(self._core.stats)
 
     @property
     def window(self) -> tuple[int, int]:
-        """Unacknowledged batches and bytes, those on their way to the agent included."""
+        """The number of unacknowledged batches and their bytes, with those on their way to the agent."""
         batches, size = self._mailbox.window()
         return batches + bool(self._mailbox.batch.keys), size
 
     def describe(self) -> str:
-        """The state and the servers, in a line."""
+        """Return the state of the Clone and its servers in one line."""
         return self._mailbox.describe()
 
     @property

@@ -2,11 +2,12 @@
 
     clone["/a"]   clone.get("/a")   "/a" in clone   len(clone)   for key in clone   clone.snapshot()   clone.entry("/a")
 
-A read is a dict's own, and sees whole records only: the agent changes the map in one step a record. On free-threaded
-Python that holds for copies alone: a read may show a record that the next read of another key does not show yet
-(core/copy/shown.py). Iteration goes over the keys there are at its beginning, since others change the map meanwhile.
-`snapshot()` and `dict(clone.items())` are a copy of one moment. But `dict(clone)` asks for each value by its key, which
-may be gone by then: a KeyError names `snapshot()` if an iteration began a moment ago. Only a miss pays for that.
+A read is that of a dict. It sees whole records only, because the agent applies each record to the map in one step. On
+free-threaded Python only copies of the map have this property: there, a read may show a record that the next read of
+another key does not show yet (core/copy/shown.py). Iteration goes over the keys that exist when it begins, since other
+programs change the map meanwhile. `snapshot()` and `dict(clone.items())` copy one moment. But `dict(clone)` looks each
+key up later, when it may be gone. So the KeyError names `snapshot()` if an iteration began a moment ago. Only the read
+of an absent key pays for this check.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ from ..renamed import refusing_pattern
 from .prefix_view import KeyIndex, PrefixView
 from .views import ItemsNow, KeysNow, ValuesNow
 
-# A missed key names `snapshot` as the remedy for this long after an iteration began: `dict(clone)` of ten million keys.
+# The KeyError of an absent key names `snapshot` for this many seconds after an iteration began. `dict(clone)` of ten
+# million keys takes that long.
 ITERATED_S = 10.0
 
 
 class Entry(NamedTuple):
-    """A key, its value, the revision that the value has, and its ttl in seconds left.
+    """A key, its value, the value's revision, and the seconds that are left of its ttl.
 
-    While the value is an own set that the servers have not confirmed, it has no revision yet: `pending` is True, the
-    revision is 0.1, which no key ever has (so that a condition made of it is never met), and the ttl None. Wait for the
-    set's ticket first: once that is settled, the entry is the servers'.
+    An own set that the servers have not confirmed has no revision yet. Its `pending` is True, its `ttl` is None, and
+    its `revision` is 0.1, which no key ever has, so a condition with this revision never holds. To get the entry of the
+    servers, wait for the set's ticket first.
     """
 
     key: str
@@ -50,7 +52,7 @@ class Entry(NamedTuple):
 
 
 class CopyReader(Generic[V]):
-    """The copy of a Clone as other parts of this package read it: stored bytes, decoded values, misses."""
+    """The copy of a Clone as other parts of this package read it: stored bytes, decoded values, errors of reads."""
 
     def __init__(self, core: ClientCore, mailbox: Mailbox, codec: Codec | None, subtrees: tuple[str, ...]) -> None:
         self._core, self._mailbox, self._codec, self._subtrees = core, mailbox, codec, subtrees
@@ -96,7 +98,7 @@ class CopyReader(Generic[V]):
         return _decoded({key: value for key in keys if (value := get(key)) is not None}, decoding)
 
     def some_key(self) -> str | None:
-        """Return a key that is held, another one at each call as long as there are some; None if there is none."""
+        """Return a held key, if possible another key than in earlier calls; None if no key is held."""
         try:
             return self._some.pop()
         except IndexError:
@@ -130,7 +132,7 @@ class CopyReader(Generic[V]):
 
 
 class CloneMapping(Mapping[str, V]):
-    """What is held, as a mapping."""
+    """The copy of a Clone as a mapping."""
 
     # The subtrees that are held, none inside another; empty for a write-only Clone.
     subtrees: tuple[str, ...]
@@ -171,38 +173,39 @@ class CloneMapping(Mapping[str, V]):
 
     @refusing_pattern
     def keys(self) -> KeysNow:
-        """Return the keys; iterating goes over those there are at its beginning."""
+        """Return the keys; an iteration goes over the keys that exist when it begins."""
         return KeysNow(self)
 
     def values(self) -> ValuesNow:
-        """The values; iterating goes over those there are at its beginning."""
+        """Return the values; an iteration goes over the values of the moment when it begins."""
         return ValuesNow(self, self._reader)
 
     def items(self, on_bad: OnBad = "raise") -> ItemsNow:
-        """Keys and values; iterating goes over those there are at its beginning.
+        """Return the items; an iteration goes over the items of the moment when it begins.
 
-        on_bad   for a value that the codec can't take: "raise" (`BadValue` names its key), "skip" its item, or a
-                 callable that is told the key, the bytes and the error and returns what to show
+        on_bad   for a value that the codec can't decode: "raise" (`BadValue` names its key), "skip" its item, or a
+                 callable that gets the key, the bytes and the error and returns the value to show
         """
         return ItemsNow(self, self._reader, self._reader.decoding(on_bad))
 
     def snapshot(self) -> dict[str, Any]:
-        """A plain dict of all that is held at this moment, at one point of the servers' order."""
+        """Return a plain dict of all that is held now; all of it is from one point of the servers' order."""
         return self._reader.decoded(self._shown.copy())
 
     def prefix(self, prefix: str, after: str | None = None, until: str | None = None) -> PrefixView:
         """Return the keys that begin with `prefix`, with their values: a live mapping, in order.
 
-        after, until   only keys behind the one and before the other
+        after, until   only keys behind `after` and before `until`
 
-        Its `page(limit, after=key)` gives some at a time. It costs what it yields. Raises `BadInput`.
+        The mapping's `page(limit, after=key)` returns some items at a time. A read costs only as much as it yields.
+        Raises `BadInput`.
         """
         checks.prefix_held(prefix, self.subtrees, "read")
         checks.range_of(after, until)
         return PrefixView(self, self._reader, KeyIndex(self._mailbox), prefix, after=after, until=until)
 
     def entry(self, key: str) -> Entry | None:
-        """The key with its value and what belongs to that, revision and remaining ttl; None if it is not there."""
+        """Return a key with its value, its revision and its remaining ttl; None if the key is absent."""
         return self._reader.entry(key)
 
 

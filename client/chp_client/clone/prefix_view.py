@@ -1,14 +1,15 @@
-"""What a Clone holds under a prefix, in order: a mapping, a range of it, a page of it.
+"""The keys of a Clone under a prefix, in order: as a mapping, or a range or a page of the mapping.
 
     rates = clone.prefix("/rates/EUR/")
     for key, value in rates.items(): ...           # sorted
     page = rates.page(100)                          # the first hundred, as a dict
     page = rates.page(100, after=max(page))         # the next
 
-It costs what it yields, and not what the Clone holds: the keys are in an order (`keyorder`), made at the first read by
-prefix (about a second for a million keys) and kept up from then on, a little a key that is new. Reading never waits for
-servers. One iteration goes on while others change the map: it has each key that was there all the time once, and each
-value as it was when its turn came; `len` counts.
+The cost of a read depends on the number of items that it yields, and not on the size of the copy. The first read by
+prefix sorts all keys (core/copy/key_order.py), which takes about a second for a million keys. From then on each new key
+costs a little. Reading never waits for servers. An iteration goes on while other programs change the map. It yields
+each key that exists all the time once, and each value as it is when the iteration comes to its key. `len` goes through
+all keys to count them.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class KeyIndex:
         self._mailbox, self._subscriptions = mailbox, mailbox.core.subscriptions
 
     def span(self, low: str, high: str | None) -> tuple[list[str], str | None]:
-        """Keys that are there, from `low` on and below `high`, some of them; and from where to go on, None at the end.
+        """Return some existing keys from `low` on and below `high`, and the key from where to go on; None at the end.
 
-        All that was shown before the call is among them.
+        A key that was shown before the call is not left out.
         """
         order, shown = self._subscriptions.order, self._subscriptions.shown
         with self._mailbox.readers:
@@ -67,7 +68,7 @@ class KeyIndex:
 
 
 class Index(Protocol):
-    """What gives the keys of a range in their order."""
+    """An object that gives the keys of a range in their order."""
 
     def span(self, low: str, high: str | None) -> tuple[list[str], str | None]:
         """Return some keys from `low` on and below `high`, and the key from where to go on; None at the end."""
@@ -112,15 +113,15 @@ class PrefixView(Mapping[str, Any]):
         return next(iter(self), None) is not None
 
     def items(self, on_bad: OnBad = "raise") -> ItemsView[str, Any]:
-        """Keys and values in order; a key that goes meanwhile is left out. `on_bad` is as of `Clone.items`."""
+        """Return keys and values in order, without keys deleted meanwhile. `on_bad` is that of `Clone.items`."""
         return _Items(self, self._reader.decoding(on_bad))
 
     def values(self) -> ValuesView[Any]:
-        """Values in the order of their keys."""
+        """Return the values in the order of their keys."""
         return _Values(self)
 
     def page(self, limit: int = PAGE, after: str | None = None) -> dict[str, Any]:
-        """The first `limit` items behind the key `after`; an empty dict is the end. Raises `BadInput`."""
+        """Return the first `limit` items behind the key `after`; an empty dict is the end. Raises `BadInput`."""
         limit, after = checks.page(limit, after)
         low = self._low if after is None else max(self._low, after + "\0")
         found: dict[str, Any] = {}
@@ -143,7 +144,7 @@ class PrefixView(Mapping[str, Any]):
             yield keys
 
     def _pieces(self, low: str, limit: int | None = None, decoding: Decoding | None = None) -> Iterator[dict[str, Any]]:
-        """Items, some at a time; at most `limit` in all."""
+        """Yield the items in portions; at most `limit` items in all."""
         left, decoding = limit, decoding or self._reader.decoding()
         for keys in self._spans(low):
             for i in range(0, len(keys), STRIDE):
@@ -153,7 +154,7 @@ class PrefixView(Mapping[str, Any]):
                     return
 
     def pairs(self, decoding: Decoding | None = None) -> Iterator[tuple[str, Any]]:
-        """Keys and values."""
+        """Yield each key with its value."""
         for items in self._pieces(self._low, decoding=decoding):
             yield from items.items()
 

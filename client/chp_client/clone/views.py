@@ -1,6 +1,6 @@
 """Keys, values and items of a Clone: live for `in` and `len`, and a snapshot for each iteration.
 
-Other programs change the map while one iterates; `list(dict)` is one C-level call, so what is gone through is the map
+Other programs change the map during an iteration. `list(dict)` is one C-level call, so an iteration goes over the map
 as it was at one moment.
 """
 
@@ -13,7 +13,7 @@ from ..codecs import Decoding, OnBad
 
 
 class Reader(Protocol):
-    """What gives values decoded, all of them as they are at one moment."""
+    """An object that gives all values, decoded, as they are at one moment."""
 
     def values(self) -> list[Any]:
         """Return the values at this moment."""
@@ -23,7 +23,7 @@ class Reader(Protocol):
 
 
 class PartReader(Protocol):
-    """What gives the values of some keys decoded, as they are at one moment."""
+    """An object that gives the values of some keys, decoded, as they are at one moment."""
 
     def iterates(self) -> None:
         """Note that an iteration over keys begins."""
@@ -36,7 +36,7 @@ class PartReader(Protocol):
 
 
 class KeysNow(KeysView[str]):
-    """Keys."""
+    """The keys of a Clone."""
 
     _mapping: Mapping[str, Any]
 
@@ -45,7 +45,7 @@ class KeysNow(KeysView[str]):
 
 
 class ValuesNow(ValuesView[Any]):
-    """Values."""
+    """The values of a Clone."""
 
     def __init__(self, mapping: Mapping[str, Any], reader: Reader) -> None:
         super().__init__(mapping)
@@ -59,7 +59,7 @@ class ValuesNow(ValuesView[Any]):
 
 
 class ItemsNow(ItemsView[str, Any]):
-    """Keys with values."""
+    """The keys of a Clone with their values."""
 
     def __init__(self, mapping: Mapping[str, Any], reader: Reader, decoding: Decoding | None) -> None:
         super().__init__(mapping)

@@ -10,7 +10,7 @@ greetings, which tell state, number and load.
 
 The best server is ACTIVE at the newest epoch, and not behind the copy. A replica comes before a server of the pair. Of
 two replicas taken at random the client prefers the one with the lower load. A replica that is alive but not ACTIVE
-gets `PATIENCE_S`: it waits for a new active, and without this patience all its readers would meet the pair.
+gets `PATIENCE_S` to find a new active. Without this patience all its readers would turn to the pair at once.
 
 This part knows no channel and sends nothing. Its caller subscribes, follows and leaves.
 """
@@ -57,7 +57,7 @@ class ServerChoice:
         # The replica that this client moves to, and the time when it gives up.
         self.joining: ServerView | None = None
         self.join_until = NEVER
-        # The connection to the followed server ended, so it is probably gone.
+        # True if the connection to the followed server ended: the server is probably gone.
         self.broken = False
         # Until this time the copy counts as current, although it is completed at another server.
         self.settles_until = 0.0
@@ -98,7 +98,7 @@ class ServerChoice:
             return
         link.answered = True
         others = [each for each in self._links if each is not self._lead.active]
-        # With a server of the pair alone, replicas that are known are waited for until the end of the look.
+        # If only servers of the pair are ready, the client waits for the known replicas until the look ends.
         ready = [each for each in others if self._may_follow(each, now)]
         if any(each.replica is not None for each in ready) or (ready and not any(each.replica for each in others)):
             waits_s = 0.0 if all(each.answered for each in others) else CHOOSE_S
@@ -122,7 +122,7 @@ class ServerChoice:
             self.stay(now)
 
     def is_back(self, link: ServerView) -> bool:
-        """Return True if a replica that this client left is ACTIVE again, and it still reads there."""
+        """Return True if the replica that this client left is ACTIVE again, and this client still reads there."""
         back = link is self._last and link.used and link.replica is not None
         return back and self._lead.active is None and link.state == State.ACTIVE and self._is_ahead(link, self._floor)
 
@@ -167,7 +167,7 @@ class ServerChoice:
         return link.epoch > self._lead.epoch or (link.epoch == self._lead.epoch and link.number >= floor)
 
     def is_anew(self, link: ServerView, now: float) -> bool:
-        """Return True if a lower epoch is all there is, as after a restart of servers with memory stores."""
+        """Return True if this server's lower epoch is the newest left, as after a restart with memory stores."""
         return link.epoch < self._lead.epoch and self.lost(now) and self._lead.is_history_over(now)
 
     def _lighter(self, replicas: list[ServerView]) -> ServerView:
@@ -180,10 +180,10 @@ class ServerChoice:
         return min(n - 1, int(self._chance() * n))
 
     def _goes(self, move: Move, picked: ServerView) -> bool:
-        """Return True if this client is one of those that should go, of all that were asked.
+        """Return True if this client should leave for `picked`. Chance decides.
 
-        The clients that were asked know nothing of one another. So each goes with the chance at which the expected
-        loads become even.
+        The server asked several clients to move, and they do not know of one another. So each client moves with the
+        probability at which the expected loads become even.
         """
         active = self._lead.active
         answered = [link for link in self._links if link.answered and link is not active]
@@ -200,7 +200,7 @@ class ServerChoice:
     # -- the pair
 
     def waits_for_replicas(self, now: float) -> bool:
-        """Return True while replicas that are alive are waited for, and the pair is left alone."""
+        """Return True while the client waits for replicas that are alive, and asks no server of the pair."""
         since, active = self._lost_at, self._lead.active
         if since is None:
             return active is not None and active.replica is not None
@@ -208,7 +208,7 @@ class ServerChoice:
         return alive and now - since < PATIENCE_S
 
     def may_vote(self, link: ServerView, now: float) -> bool:
-        """Return True if a vote at this server is of use. A replica takes none, and votes for its own readers."""
+        """Return True if a vote at this server is of use. A replica takes no vote: it votes for its readers itself."""
         if not self.on:
             return True
         looked = self._lost_at is not None and now - self._lost_at >= LOOK_S
@@ -232,7 +232,7 @@ class ServerChoice:
         return link
 
     def told(self, active: ServerView) -> dict[str, int]:
-        """Return what a report to a replica says of the others: how many a MOVE may send this client to."""
+        """Return, for a report to a replica, the number of other servers that a MOVE may send this client to."""
         if active.replica is None:
             return {}
         others = [link for link in self._links if link is not active and link not in self.list.pair]

@@ -39,7 +39,7 @@ from .timing import NEVER, Timing
 
 # The other server is asked after this time without a KVSYNC or KTHXBAI.
 ANSWER_S = 1.0
-# A HUGZ counts as sent after a subscription if it arrives this long after it.
+# A HUGZ that arrives more than this long after a subscription counts as sent after the subscription arrived.
 SETTLE_S = 0.1
 # Sets without an echo are sent again after this time.
 ECHO_S = 5.0
@@ -152,7 +152,7 @@ class Chp1Follower:
             self._join(self._link, now)
         elif number > at and self._hugz_is_number and self._subscriptions.all[0].subtree == "":
             self._stats["holes"] += 1
-            # This stays so until a snapshot shows that there was a hole.
+            # The client does not trust the number of a HUGZ again until a snapshot shows that there was a hole.
             self._hugz_is_number = False
             self._join(self._link, now)
 
@@ -299,7 +299,7 @@ class Chp1Follower:
     def _uuids_of(self, batch: SentBatch, n: int) -> list[bytes]:
         """Make uuids from the secret name of the session.
 
-        A client that could guess them could send an update in the place of this one.
+        Another client that could guess the uuids could send an update in the place of this client's.
         """
         client, start = self._session.outbox.session[:CLIENT_BYTES], batch.uuids_from
         return [sha256(client + i.to_bytes(8)).digest()[:16] for i in range(start, start + n)]

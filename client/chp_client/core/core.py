@@ -208,7 +208,7 @@ class ClientCore:
 
     @property
     def misfit(self) -> str:
-        """The reason why the list of servers can't be followed: it has more than one pair; "" if there is none."""
+        """The reason why the list of servers can't be used: it names more than one pair. "" if the list is right."""
         return self.choice.list.misfit
 
     def denied(self) -> list[tuple[str, str]]:
@@ -291,7 +291,8 @@ class ClientCore:
     def _answered(self, link: ServerView, header: headers.Header, number: int, now: float) -> None:
         if isinstance(header, headers.Ack):
             if epoch_of(number) > self.leadership.epoch:
-                # Only an active acknowledges. A server of a lower epoch lacks what it acknowledges.
+                # Only an active acknowledges, so this server is active. A server of a lower epoch lacks the set that is
+                # acknowledged here.
                 self._learned(link, headers.State.ACTIVE, number, now)
             self.own.acked(header, number, now)
         elif isinstance(header, headers.Refused):
@@ -527,7 +528,7 @@ class ClientCore:
             self.out.effects.unsubscribe += [(link.index, topic) for topic in self._topics]
 
     def _read_only_at(self, followed: ServerView, now: float) -> None:
-        """Use the followed server and no other; of the pair use both servers, as clients of a pair do."""
+        """Read at the followed server alone. If that is of the pair, use both servers of the pair, as clients do."""
         choice = self.choice
         self._end_look()
         pair = choice.list.pair if followed.replica is None else []
@@ -541,7 +542,7 @@ class ClientCore:
         choice.followed(followed, now)
 
     def _join_if_greeted(self, link: ServerView, now: float) -> None:
-        """Follow the replica that is joined once it has all subscriptions, so the resume there begins at once."""
+        """Follow the joined replica once that has all our subscriptions, so that the resume begins at once."""
         if link is self.choice.joining and link.greeted.issuperset(self.copy_channels.by_topic):
             if link.state == headers.State.ACTIVE and link.epoch >= self.epoch:
                 self._follow(link, False, now)
@@ -573,7 +574,7 @@ class ClientCore:
             self._look(now)
 
     def _look_if_replica(self, link: ServerView, now: float) -> None:
-        """Begin to choose when the first replica shows among the two servers that a client of a pair knows."""
+        """Begin to choose by looks once one of the two listed servers turns out to be a replica."""
         choice = self.choice
         if link.replica is not None and not choice.on:
             choice.on = True
@@ -665,7 +666,7 @@ class ClientCore:
             heard_at = active.word_at
         if choice.settles_until:
             if now < choice.settles_until and not self.leadership.silent(now) and not self.subscriptions.live:
-                # The copy is as old as it was at the last server, and complete again after the resume at this one.
+                # The state stays: the copy is no older than at the last server, and the resume here completes it.
                 return
             choice.settles_until = 0.0
         was_synced = self.freshness.state is State.SYNCED
@@ -726,7 +727,7 @@ class ClientCore:
         self._update_state(now)
 
     def _refresh_leases(self, now: float) -> None:
-        """Send the refreshes that are due. While no server is heard, at most one of a lease waits."""
+        """Send the refreshes that are due. While no server is heard, at most one refresh of each lease waits."""
         for segment, handle in self.leases.due(now):
             waits = any(batch.extras == segment.extras for batch in self.outbox.batches.values())
             if not (waits and self.leadership.silent(now)):

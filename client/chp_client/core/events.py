@@ -1,8 +1,8 @@
 """The values that the core returns: what its shell has to do, and what the application is told. They have no behaviour.
 
 A shell performs one `Effects` in each turn, in this order: it changes subscriptions, sends requests, publishes batches,
-settles tickets, hands changes to watches and reports states. The map already shows what happened at that time. So a
-program that wakes from a ticket or a watch reads at least what it was told about.
+settles tickets, hands changes to watches and reports states. The map shows the changes before any of these steps. So a
+program that wakes from a ticket or a watch reads at least the changes that it was told about.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Ack(NamedTuple):
 
     @property
     def copies(self) -> int:
-        """Return how many servers have this set on disk, or in memory if they keep no journal.
+        """The number of servers that have this set on disk, or in memory if they keep no journal.
 
-        0 says that only the memory of a server with a journal has it.
+        0 means that the set is only in the memory of a server that has a journal.
         """
         return DURABILITY_NAMES.index(self.durability) if self.counted is None else self.counted
 
@@ -90,7 +90,7 @@ class Changed(NamedTuple):
 
     @property
     def mount(self) -> str:
-        """The mount that has these keys; "" for a Clone of one pair. `MountedChanged` has another one."""
+        """The mount that has these keys; "" for a Clone of one pair. `MountedChanged` overrides this property."""
         return ""
 
     def revision_column(self) -> list[Revision]:

@@ -44,7 +44,7 @@ class Freshness:
         return self._max_lag_s is not None and self.lag_s > self._max_lag_s
 
     def measure_age(self, age_s: float) -> bool:
-        """Take the age of the active's word at a replica for the lag. Return True if it exceeds the bound.
+        """Set the lag to the age of the active's last word at a replica. Return True if the lag exceeds the bound.
 
         The clock of the replica can't be compared with that of the active, which stamps the batches.
         """

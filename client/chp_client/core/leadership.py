@@ -8,13 +8,14 @@ or publishes records of a higher epoch. The move depends on the epoch, and on th
     EQUAL   another ACTIVE, of our epoch            FOLLOW             -             FOLLOW
     LOWER   another ACTIVE, of a lower epoch        -                  -             -
     LATE    like LOWER, but no server of our        ANEW               -             ANEW
-            epoch was heard for three silences
+            epoch was heard for 3 * `silence_s`
     SAME    the followed ACTIVE                                        -             -
     AGAIN   the followed ACTIVE, which restarted                       ANEW          ANEW
     GONE    the followed server is not ACTIVE                          LEAVE         LEAVE
 
-FOLLOW asks on every channel for what changed since its number. ANEW asks for everything, as numbers may have another
-meaning there. While the client hears no active, it asks the others for a snapshot; a passive takes that as a vote.
+FOLLOW asks on every channel for the changes since the channel's number. ANEW asks for everything, because numbers may
+have another meaning at that server. While the client hears no active, it asks the other servers for a snapshot. A
+passive takes this request as a vote.
 """
 
 from __future__ import annotations
@@ -109,13 +110,13 @@ class Leadership:
     def is_history_over(self, now: float) -> bool:
         """Return True if no server of our epoch was heard for long.
 
-        A lower epoch is then all there is, as after a restart of servers with memory stores.
+        Only servers of lower epochs are left then, as after a restart of servers with memory stores.
         """
         heard = max((link.heard_at for link in self._links if link.epoch >= self.epoch), default=float("-inf"))
         return now - heard > 3 * self.silence_s()
 
     def _was_told(self, link: ServerView, now: float) -> bool:
-        """Return True if a server of a lower epoch has had the time to rise above ours, which a vote tells it.
+        """Return True if a server of a lower epoch had time to learn our epoch by a vote, and to open a higher one.
 
         A server of CHP/1 and a replica take no vote. A client can't vote while its link to the collector is down.
         """
@@ -164,8 +165,8 @@ class Leadership:
     def _may_be_asked(self, link: ServerView, now: float) -> bool:
         """Return True if a request of CHP/2 would reach this server at once and would do no harm.
 
-        A CHP/2 server sends a greeting at once. If that was lost, the server counts as CHP/2 once no HUGZ of CHP/1 has
-        come.
+        A CHP/2 server sends a greeting at once. If the greeting was lost, the server counts as CHP/2 after
+        `unheard_s`, because a CHP/1 server would have sent a HUGZ by then.
         """
         known = link.protocol == 2 or (link.protocol == 0 and now - link.up_at >= self._timing.unheard_s)
         return link.collector_up and known and not link.unspoken

@@ -2,8 +2,8 @@
 
 A session numbers its batches 1, 2, 3, ... and a server applies each of them once, in that order. So a batch may go to
 both servers, and again to a server that becomes active, as often as needed. A server may lack batches that another one
-answered. It is told that the client no longer holds them. If it refuses this, `reopen` opens the session again under a
-new name, with new numbers for the batches that are left.
+answered. The client tells such a server that it no longer holds them. If the server refuses this, `reopen` opens the
+session again under a new name, with new numbers for the batches that are left.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SentBatch:
         self.keys, self.extras = segment.keys, segment.extras
         self.body = b""
         self.handle = handle
-        # The batch is visible in the map already, so its echo changes nothing.
+        # True if the map shows the batch already. Its echo then changes nothing.
         self.shown = shown
         self.size = size
         # The counter from which the uuids of its KVSETs are made, if it is sent as CHP/1.

@@ -3,8 +3,8 @@
     submitted     the batch is numbered, shown as unconfirmed, and sent
     acknowledged  its ticket is settled once the copy holds it
     refused       its owner is told; if it was shown, the confirmed values are fetched again
-    lost          the server that acknowledged it is gone; its values are fetched again too, and the rest goes out in
-                  the same session
+    lost          the server that acknowledged it is gone; the confirmed values are fetched again, and the later
+                  batches go out in the same session
 
 This part joins two others: the session gets a batch acknowledged, and the copy shows it meanwhile. CHP/1 servers
 confirm a set by its echo, and CHP/2 servers by an acknowledgement. Here both mean the same.
@@ -59,7 +59,7 @@ class OwnSets:
         self.pump(now)
 
     def has(self, handle: Any) -> bool:
-        """Return True if a batch with this handle was submitted, even if that was interrupted. It is sent later."""
+        """Return True if a batch with this handle was submitted, even if Ctrl-C ended the call before the sending."""
         found = self._session.of(handle)
         for batch in found:
             if batch.shown:
@@ -105,7 +105,7 @@ class OwnSets:
     def _settle(
         self, batch: SentBatch, revision: int, durability: str, known_at: int = 0, copies: int | None = None
     ) -> None:
-        """Settle a batch. `known_at` is the server's number then, which counts if the revision is unknown."""
+        """Settle a batch. `known_at` is the server's number at that time; it stands for an unknown revision."""
         self._stats[f"acks_{durability}"] += 1
         upto = known_at if revision == UNKNOWN else revision
         ack = ack_of(revision, durability, copies)

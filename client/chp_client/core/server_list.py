@@ -1,14 +1,15 @@
 """Check the list of servers of a client: it has to name servers of one pair, and replicas of that pair.
 
-Two mistakes show in what servers greet with:
+The greetings of the servers show two mistakes:
 
     three servers that are no replicas     a pair has two; the third one is not used
     two stores at once                     the server that was heard later is of another pair, and is not used
 
 The stores of one pair may follow one another, as after a restart of servers with memory stores. A late message can
 make two such stores look as if they were served at once. So a server is only *suspected* at first. The suspicion stays
-if the server with the other store is heard for longer than a silence after that. It is lifted if that server falls
-silent before. It ends at any time when both tell one store. A store is known as long as the connection lives.
+if the server with the other store is still heard more than one allowed silence later. The suspicion is lifted if the
+server with the other store falls silent before. It ends at any time if both servers tell the same store. The client
+forgets the store of a server when the connection to that server ends.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class ServerList:
         self._too_many = ""
         # The ACTIVE servers of another pair, by index, and why they are not used.
         self._other_pair: dict[int, str] = {}
-        # The server with the other store, by the index of a server that is suspected and not yet certain.
+        # For each server that is suspected and not yet certain, by index: the server with the other store.
         self._suspected: dict[int, ServerView] = {}
         self._links, self._lead = list(links), lead
 
@@ -71,7 +72,7 @@ class ServerList:
         return (why or self.misfit) if news else ""
 
     def lift(self, link: ServerView, now: float) -> None:
-        """Lift the suspicion against a server if the other store fell silent soon after it came up."""
+        """Lift the suspicion against a server if the server with the other store fell silent soon after."""
         other = self._suspected.get(link.index)
         if other is None:
             return

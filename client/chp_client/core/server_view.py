@@ -37,14 +37,14 @@ class ServerView:
     protocol: int = 0
     state: int = 0
     epoch: int = 0
-    # The number that it told last.
+    # The number that the server told last.
     number: int = 0
     heard_at: float = float("-inf")
     heartbeat_s: float = 1.0
     server: bytes = b""
-    # The id of the store that it told last; b"" if it has none yet, or is of an older version.
+    # The id of the store that the server told last; b"" if the server has no store yet, or is of an older version.
     store: bytes = b""
-    # Its store, if that is of another pair (see `server_list`), and when this was suspected first.
+    # The id of its store, if the store is of another pair (see `server_list`). Then the time of the first suspicion.
     foreign: bytes = b""
     suspected_at: float = 0.0
     name: str = ""
@@ -67,8 +67,8 @@ class ServerView:
     # The number from which the server last asked us to send again, and the time of that.
     wanted: int = 0
     wanted_at: float = float("-inf")
-    # The oldest batch that this client still held when it told the server so. Then the number of refusals that count,
-    # and the time of the last one.
+    # The batch number that this client told the server as the oldest one it holds. Then how many refusals have counted
+    # since (`Session.expected`), and the time of the last of these.
     skips_to: int = 0
     skips: int = 0
     skipped_at: float = float("-inf")
@@ -91,9 +91,9 @@ class ServerView:
     replica: ReplicaFacts | None = None
     # The time of the active's last word that this server has passed on.
     word_at: float = float("-inf")
-    # This client reads here: it is subscribed to its channels, and sends its sets.
+    # True if this client reads at this server: it is subscribed to its channels there, and sends its sets there.
     used: bool = True
-    # A look is under way: this client is subscribed to PULSE, to hear the server's state and load.
+    # True during a look: this client is subscribed to PULSE here, to hear the server's state and load.
     looked: bool = False
     # The server told its state since the last look began.
     answered: bool = False
@@ -125,7 +125,7 @@ class ServerView:
         return restarted
 
     def told_load(self, header: Greeting | Heartbeat, now: float) -> None:
-        """Note what a replica tells of itself. A server of the pair tells nothing, as its word is the active's."""
+        """Note the load that a replica tells. A server of the pair tells none, and `word_at` is then now."""
         self.replica = None if header.replica is None else replica_facts(header.replica)
         self.word_at = now if self.replica is None else now - self.replica.age_ms / 1000
 
@@ -151,7 +151,7 @@ class ServerView:
 
     @property
     def closed(self) -> str:
-        """The reason why this client gets nothing here, or "": it is not admitted, or rules forbid a topic."""
+        """The reason why this server gives this client nothing, or "": no admission, or rules that forbid a topic."""
         return self.denied or next(iter(self.forbidden.values()), "")
 
     @property

@@ -160,15 +160,16 @@ class Session:
         that batch, or both servers were active at that time. The client then tells it the oldest batch it holds, and
         stays in this session. So nothing that the other server did is done twice when the two servers meet.
 
-        The first refusal counts against the session, and after it the refusals of that oldest batch, one in `resend_s`.
-        A later batch may have waited at a passive server since before the client told it the oldest one.
+        Too many such refusals open a new session. The first one counts, and then each refusal of the oldest batch, at
+        most one in `resend_s`. A refusal of a later batch does not count: a passive server may have kept that batch
+        since before the client told the server its oldest one.
         """
         if type(wanted) is not int:
             raise BadFrame("REFUSED 'expected' names the number wanted")
         first, resend_s = self.outbox.first, self._timing.resend_s
         if 0 < wanted < first and self.outbox.batches:
             told = link.skips_to == first
-            # A refusal counts even if no resend is due: those of later batches may have caused the last one.
+            # A refusal counts even if no resend is due: refusals of later batches may have caused the last resend.
             if not told or (no == first and now - link.skipped_at >= resend_s):
                 link.skips, link.skipped_at = link.skips + 1 if told else 1, now
             if link.skips > SKIPS_MAX:
@@ -185,7 +186,7 @@ class Session:
         return False
 
     def reopen(self) -> None:
-        """Open a new session, as the active does not know this one. The next `pump` sends what is left in it."""
+        """Open a new session, as the active does not know this one. The next `pump` sends the batches that are left."""
         self._stats["sessions_reopened"] += 1
         old_topic = self.topic
         self.outbox.reopen()

@@ -1,1 +1,1 @@
-"""Questions to the servers without a copy: what is held, every change in order, what an operator asks for."""
+"""Questions to the servers from programs without a copy: reads, the change feed, and requests of an operator."""

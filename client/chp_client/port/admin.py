@@ -1,14 +1,15 @@
-"""Requests of an operator: what a server says about itself, and what it is told to do (SPEC.md, section 17).
+"""Requests of an operator: to ask a server for its status, or to tell it what to do (SPEC.md, section 17).
 
     to P (DEALER):    ICANHAZ?   STX command ETX   msgpack {"chp": 3, "id": n, ...arguments}
     from P:           STX ETX    number            ""  ""   msgpack [[8, id, map]], or [[7, id, code, detail]]
 
-Commands are "status", "switch", "leases", "backup", "restore". Every server answers for itself, active or not:
-`ask_all` asks both at once and returns when both have answered or time is up; `ask_active` finds the one that serves.
+Commands are "status", "switch", "leases", "backup", "restore". Every server answers for itself, active or not.
+`ask_all` asks all servers at once, and returns when all have answered or the time is over. `ask_active` asks the
+active alone.
 
-A request goes out only over a connection that stands, so that no queue keeps it for an hour. The server's greeting on
-P+1 has to show first that it speaks CHP/2, because three frames on P stop the classic programs. "status" changes
-nothing and is asked again when no answer comes. Any other command is sent once: a second "switch" would undo the first.
+A request is sent only over an open connection, so that no queue keeps it for an hour. The server's greeting on P+1 has
+to show first that it speaks CHP/2, because three frames on P stop the classic programs. "status" changes nothing, so it
+is sent again when no answer comes. Any other command is sent once: a second "switch" would undo the first.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class AdminReply:
 
 
 class AdminError(ChpError):
-    """A server gave no answer that can be used; `server` says which."""
+    """The error of a server that gave no usable answer. `server` is its address."""
 
     def __init__(self, server: str, text: str) -> None:
         super().__init__(f"{server}: {text}")
@@ -61,7 +62,7 @@ class AdminError(ChpError):
 
 
 class Unreachable(AdminError):
-    """No answer came within the time given; `connected` says whether a server listened there."""
+    """The error of a server that did not answer in time. `connected` is True if something listened there."""
 
     def __init__(self, server: str, timeout_s: float, connected: bool) -> None:
         silent = f"takes connections but does not answer (waited {timeout_s:g} s); is it stopped, or no CHP server?"
@@ -71,14 +72,14 @@ class Unreachable(AdminError):
 
 
 class SpeaksOnlyChp1(AdminError):
-    """A server follows RFC 12 and no more: it has no admin requests."""
+    """The error of a server that speaks only CHP/1 (RFC 12), which has no admin requests."""
 
     def __init__(self, server: str) -> None:
         super().__init__(server, "speaks CHP/1 only, which has no admin requests; its data can be read and set")
 
 
 class AdminDenied(AdminError):
-    """A server refuses this client, which has no key or an unknown one, or expects another server's key."""
+    """The error of a failed handshake: this client has no key or an unknown one, or a wrong key of the server."""
 
 
 Answer = AdminReply | AdminError | Refused
@@ -88,8 +89,8 @@ class Admin:
     """A connection to each server's P and P+1. Only one thread may use it at a time.
 
     servers       up to 16 addresses; None for CHP_SERVERS or CHP_CLIENT_FILE, else the local pair
-    timeout_s     how long an answer is waited for
-    client_file   in place of servers: the path of a file with their addresses and keys, and this client's
+    timeout_s     how long to wait for an answer
+    client_file   instead of servers: the path of a file with their addresses and keys, and with this client's keys
 
     Raises `BadInput`.
     """
@@ -112,8 +113,8 @@ class Admin:
         self._connections: dict[str, Connection] = {}
         known = credentials_of(servers)
         self.with_key = bool(known)
-        # A channel of our own, on which only a greeting comes, and the heartbeat of CHP/1. A replica without an active
-        # greets PULSE only.
+        # The first topic is a channel of our own, on which only a greeting comes. HUGZ is the heartbeat of CHP/1. A
+        # replica without an active greets on PULSE only.
         topics = [session_topic(secrets.token_bytes(16)), channel_topic(PULSE), HUGZ]
         try:
             for server in self.servers:
@@ -138,7 +139,7 @@ class Admin:
         return self._ask(servers, command, arguments)
 
     def ask_active(self, command: str, **arguments: Any) -> AdminReply:
-        """Return the answer of the server that serves, after asking each for its status."""
+        """Ask each server for its status, and then the active. Return the answer of the active."""
         answers = self.ask_all("status")
         serve = {
             server: answer.facts.get("replica") is not None
@@ -146,7 +147,7 @@ class Admin:
             if isinstance(answer, AdminReply) and str(answer.facts.get("state", "")).lower() == "active"
         }
         if serve:
-            # A replica asks the active in its turn.
+            # Prefer a server of the pair. A replica would ask the active in its turn.
             return self.ask(min(serve, key=serve.__getitem__), command, **arguments)
         states = {s: a.facts.get("state") if isinstance(a, AdminReply) else a.text for s, a in answers.items()}
         raise AdminError(self.servers[0], "none is active: " + "; ".join(f"{s} {state}" for s, state in states.items()))
@@ -160,7 +161,7 @@ class Admin:
         return {each.server: each.answer or Unreachable(each.server, self.timeout_s, each.reached) for each in requests}
 
     def close(self) -> None:
-        """Close the sockets; twice is fine."""
+        """Close the sockets. A second call does nothing."""
         for connection in self._connections.values():
             connection.close()
         self._context.term()
@@ -184,7 +185,7 @@ class Request:
 
     @property
     def reached(self) -> bool:
-        """True if a connection ever stood."""
+        """True if a connection to the server was ever made."""
         return self.connection.reached
 
     def step(self, now: float) -> None:

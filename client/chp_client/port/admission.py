@@ -1,6 +1,7 @@
-"""The admission of a client to one server: what libzmq tells of handshakes, and what to do about one that fails.
+"""The admission of a client to one server: it hears from libzmq of handshakes, and repeats one that failed.
 
-P is the scout. A handshake that failed there is tried again, with the server's other key if a client file has two.
+The socket to port P goes first. A failed handshake there is tried again, with the server's other key if a client file
+has two.
 Once a handshake succeeds, the sockets to the other ports connect anew, because their handshakes may have failed too.
 libzmq tries again by itself only if it can't tell a refusal from a broken connection (SPEC.md, section 25). It never
 tries another key, and never the other kind of address of a host name. So IPv4 and IPv6 take turns here, until the
@@ -21,7 +22,7 @@ from ..clientfile import Credentials
 AGAIN_S = 0.5
 # The pause after the first try of a name, which may have no IPv4 address.
 NOT_REACHED_S = 0.1
-# An application is told after refusals for so long: a server that starts may refuse for a moment.
+# An application is told of refusals only after this long, because a server that starts may refuse for a moment.
 INSISTS_S = 0.4
 AUTH, PROTOCOL = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH), int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 BROKEN, DONE = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
@@ -37,7 +38,7 @@ Way = tuple["zmq.Socket[bytes]", str]  # a socket, and where it connects
 
 
 def reason(address: str, frames: Sequence[bytes], known: Credentials | None) -> str:
-    """Return why a handshake failed, as an event of a monitor tells it; "" for any other event."""
+    """Return in words why a handshake failed, from the event of a socket monitor. Return "" for any other event."""
     event = int.from_bytes(frames[0][:2], sys.byteorder)
     value = int.from_bytes(frames[0][2:6], sys.byteorder)
     if event == AUTH and known is not None:
@@ -54,11 +55,12 @@ class Admission:
 
     def __init__(self, address: str, ways: Sequence[Way], credentials: Credentials | None) -> None:
         self.address = address
-        # When to connect again.
+        # The time to connect again.
         self.due = NEVER
         self._ways, self._credentials = list(ways), credentials
         self._why, self._since, self._turn = "", NEVER, 0
-        # The tries count the kinds of address of a name: as P connects, and as the other ports do.
+        # While a host name was never reached, each try takes the other kind of address (IPv4 or IPv6). Count the tries
+        # of the socket to P, and of the sockets to the other ports.
         self._unreached, self._tries, self._others_tries = is_name(address), 0, 0
         self._heard_at = NEVER
         for way in self._ways:
@@ -70,7 +72,7 @@ class Admission:
             self._credentials.put_on(way[0], self._turn)
 
     def heard(self, frames: Sequence[bytes], now: float) -> None:
-        """Take an event of P's monitor: two octets of event and four of value, in this machine's byte order."""
+        """Take an event of P's monitor: two octets of event, then four of value, in this machine's byte order."""
         event = int.from_bytes(frames[0][:2], sys.byteorder)
         if event == DONE:
             self._admitted()

@@ -1,4 +1,4 @@
-"""Questions to whichever server serves: facts, an image and its parts, the feed, topics (SPEC.md, section 17).
+"""Questions to the active server: facts, an image and its parts, the feed, topics (SPEC.md, section 17).
 
     with QuestionPort(servers, timeout_s=120) as port:
         facts = port.ask("/rates/", image=0, prefix="/rates/EUR")       # plans a read
@@ -6,9 +6,10 @@
         for header, items in port.stream("/rates/", image=number, proof=proof, prefix="/rates/EUR", part=0, parts=4):
             ...     # ends with the KTHXBAI
 
-A question goes to one server. If that is passive, silent for `patience_s` or away, the next server gets the question.
-A stream that has begun never changes servers: its chunks carry an index, and a gap, a silence or a connection that goes
-is an error. `timeout_s` bounds the time without a server that serves, a failover included. Blocking; for one thread.
+A question goes to one server. If that server is passive, silent for `patience_s` or away, the next server gets the
+question. A stream that has begun never changes servers: its chunks carry an index, and a gap, a silence or a lost
+connection is an error. `timeout_s` bounds the time without an active server, a failover included. The calls block, and
+only one thread may use a port.
 """
 
 from __future__ import annotations
@@ -32,24 +33,25 @@ from .connection import Connection, Elsewhere
 
 log = logging.getLogger(__name__)
 RETRY_S = 2.0
-# After this long a question that a busy server puts off is said in the log.
+# If a server is busy for longer than this, in seconds, a warning says so in the log.
 BUSY_S = 2.0
 CREDIT = 8
-# The next server has its turn then. The connection to this one goes on being made.
+# After this long without a connection, the next server is asked. The first connection is still being made meanwhile.
 CONNECT_S = 0.25
 AGAIN_S = 0.1
-# The codes of a server that can't answer now. Another server may, or this one a moment later.
+# Refusals with these codes say that the server can't answer now. Another server may, or the same one a moment later.
 LATER = ("passive", "busy")
 
 
 class Interrupted(Unanswered):
-    """No server answered to the end; what was heard of the answer is good."""
+    """The error of an answer that broke off. The messages that came before are good."""
 
 
 class QuestionPort:
-    """A connection to each server, made when it is needed; with `topics` at once, and the active is asked first.
+    """A connection to each server, made when it is needed. With `topics` all are made at once, to find the active.
 
-    `again` says what to do about an answer that broke off. `silence_s` bounds a silence in the middle of an answer.
+    `again` is the remedy in the error of an answer that broke off. `silence_s` bounds a silence in the middle of an
+    answer.
     """
 
     def __init__(
@@ -71,7 +73,8 @@ class QuestionPort:
         self._connections: dict[str, Connection] = {}
         self._ids = itertools.count(1)
         self._at = 0
-        self.asked: Connection | None = None  # the one that answered last
+        # The connection over which the last answer came.
+        self.asked: Connection | None = None
         try:
             self.connections = [self._connection(server) for server in self._servers] if topics else []
         except BaseException:
@@ -84,7 +87,7 @@ class QuestionPort:
         return reply_of(connection.address, told).facts
 
     def stream(self, subtree: str, **options: Any) -> Iterator[tuple[Header, list[Any]]]:
-        """Yield header and items of each chunk, in order, and of the KTHXBAI."""
+        """Yield the header and the items of each chunk, in order, and then of the KTHXBAI."""
         for index, told in enumerate(self.answers(subtree, {"credit": CREDIT, **options}, self._timeout_s)):
             header = told.header
             if isinstance(header, Sync | Records) and header.chunk != index:
@@ -92,7 +95,7 @@ class QuestionPort:
             yield header, told.items
 
     def answers(self, subtree: str, options: dict[str, Any], timeout_s: float, *, grant: int = 1) -> Iterator[Told]:
-        """Yield each message of an answer; its first within `timeout_s`."""
+        """Yield each message of an answer. Raises `Unanswered` if the first one does not come within `timeout_s`."""
         connection, question, told = self._first(subtree, options, timeout_s, grant)
         try:
             yield told
@@ -134,12 +137,12 @@ class QuestionPort:
                     log.warning("%s is busy: %s; asking again for up to %.0f s", connection.address, refused.text, left)
                     busy_from = float("inf")
             except Elsewhere:
-                # The rest of the time may be too short for any server, so a last short question says nothing.
+                # If little time was left, the silence of the server says nothing. Then keep the reason from before.
                 if left >= min(patience_s, timeout_s / 2):
                     last = "no answer"
                 self._drop(connection)
                 if self._at == 0:
-                    # All are silent, or one is busy with a large answer, which a new question does not speed up.
+                    # All servers were asked. A server may be busy with a large answer, so give each one more time.
                     patience_s *= 2
             self.heard(AGAIN_S)
         raise Unanswered(
@@ -179,7 +182,7 @@ class QuestionPort:
         return [connection for connection in self.connections if connection.updates in ready]
 
     def ask_another(self) -> None:
-        """Ask another server next, if there is one: this one is behind."""
+        """Ask another server next, if there is one, because the current one is behind."""
         self._next(self._connection(self._servers[self._at]))
 
     def _next(self, connection: Connection) -> None:
@@ -206,7 +209,7 @@ class QuestionPort:
         return self._connections[server]
 
     def close(self) -> None:
-        """Close the sockets; twice is fine."""
+        """Close the sockets. A second call does nothing."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

@@ -1,9 +1,9 @@
 """One server without an agent: port P for questions and, if topics are wanted, P+1 for what it publishes.
 
-    connection.reach(wait_s)                  wait until the connection stands
-    connection.ask(question)                  send a question; False if no connection stands
-    connection.answer(question, silence_s)    each message of the answer; `Elsewhere` if this server gives none
-    connection.published()                    what has come on the topics, a bounded number of messages
+    connection.reach(wait_s)                  wait until the connection is up
+    connection.ask(question)                  send a question; False if no connection is up
+    connection.answer(question, silence_s)    yield each message of the answer; `Elsewhere` if this server gives none
+    connection.published()                    yield the messages that came on the topics, a bounded number
 
 All questions of this package but the agent's go out here (SPEC.md, section 17). A question is never queued for a server
 that is away: it would be stale when the server is back. `Admission` connects again after a handshake that failed.
@@ -30,11 +30,13 @@ from ..core.question import Question, Told, read
 from .admission import DONE, EVENTS, Admission
 from .receive import drain
 
-MARK = 20_000  # published messages
+# The receiving socket holds at most this many published messages.
+MARK = 20_000
 MESSAGES_A_TURN = 200
 DISCONNECTED = int(zmq.EVENT_DISCONNECTED)
 CHP2 = b"chp=2\n"  # the property of a HUGZ
-# Give up after 4 s without an answer to data, or to probes; never use ZMTP's PING (docs/decisions/0004).
+# TCP gives the connection up after about 4 s without an answer to data or to probes. This replaces ZMTP's PING, which
+# is never used (docs/decisions/0004).
 TCP_GIVES_UP = (
     (zmq.TCP_MAXRT, 4000), (zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 1), (zmq.TCP_KEEPALIVE_INTVL, 1),
     (zmq.TCP_KEEPALIVE_CNT, 3),
@@ -42,7 +44,7 @@ TCP_GIVES_UP = (
 
 
 class Elsewhere(Exception):
-    """This server does not answer, or is not the active: ask another."""
+    """The error of a server that does not answer or is not the active. The caller asks another server."""
 
 
 class Connection:
@@ -56,20 +58,20 @@ class Connection:
         topics: Sequence[bytes] = (),
     ) -> None:
         self.address, self.topics = address, list(topics)
-        # Whether a connection to P stands now, and whether one ever did.
+        # True if the connection to P is up now. Then True if it was ever up.
         self.stands = self.reached = False
-        # The protocol that the server has shown on P+1.
+        # True once the server showed on P+1 that it speaks CHP/2. Then True if it showed only CHP/1.
         self.greeted = self.is_chp1 = False
         # The state and the number that the server published last.
         self.state = self.number = 0
         self.heartbeat_s = 1.0
-        # The server was started anew since the last question, and may hold another store.
+        # True if the server was restarted since the last question. It may hold another store now.
         self.anew = False
         self._run = b""
         self._forbidden = False
         self.requests = context.socket(zmq.DEALER)
         self.requests.immediate = 1
-        # The credit of each question bounds its answer.
+        # The receiving queue needs no bound, because the credit of each question bounds its answer.
         self.requests.rcvhwm = 0
         for option, value in TCP_GIVES_UP:
             self.requests.setsockopt(option, value)
@@ -106,7 +108,7 @@ class Connection:
 
     @property
     def why(self) -> str:
-        """The reason why the server refuses the handshake, once it has insisted; "" if it does not refuse."""
+        """The reason why the server refuses the handshake, once it has refused for a while; else ""."""
         return self._admission.why
 
     @property
@@ -115,7 +117,7 @@ class Connection:
         return self._admission.due
 
     def look(self) -> None:
-        """Take libzmq's news of the connection to P, and connect again if that is due."""
+        """Take libzmq's events about the connection to P, and connect again if that is due."""
         for frames in drain(self.monitor, MESSAGES_A_TURN):
             event = int.from_bytes(frames[0][:2], sys.byteorder)
             if event in (DONE, DISCONNECTED):
@@ -125,7 +127,7 @@ class Connection:
         self._admission.step(monotonic())
 
     def reach(self, wait_s: float) -> bool:
-        """Wait until the connection stands, at most `wait_s`; return False if it does not, or the server refuses it."""
+        """Wait until the connection is up, at most `wait_s`. Return False if it is not, or if the server refuses it."""
         deadline = monotonic() + wait_s
         self.look()
         while not self.stands and not self.why and (left := deadline - monotonic()) > 0:
@@ -136,7 +138,7 @@ class Connection:
     # -- questions
 
     def ask(self, question: Question) -> bool:
-        """Send a question; return False if no connection stands."""
+        """Send a question. Return False if no connection is up."""
         self.look()
         if not self.stands or not self._put(question.frames):
             return False
@@ -146,7 +148,7 @@ class Connection:
         return True
 
     def _put(self, frames: list[bytes]) -> bool:
-        # To ask for its events makes libzmq look at what its own thread has done to the socket.
+        # Reading EVENTS makes libzmq process what its own thread reported about the socket, such as a lost connection.
         if not int(self.requests.getsockopt(zmq.EVENTS)) & zmq.POLLOUT:
             return False
         try:
@@ -156,7 +158,7 @@ class Connection:
         return True
 
     def take(self, question: Question) -> Told | None:
-        """Return the next message of the answer that has arrived; drop what answers earlier questions."""
+        """Return the next message of the answer, or None if none has arrived. Drop answers to earlier questions."""
         while True:
             try:
                 frames = self.requests.recv_multipart(zmq.DONTWAIT)
@@ -166,12 +168,12 @@ class Connection:
                 return told
 
     def hear(self, question: Question, silence_s: float) -> Told:
-        """Wait for the next message of the answer; `Elsewhere` if none comes in time, or the connection goes."""
+        """Wait for the next message of the answer. Raises `Elsewhere` if none comes in time or the connection ends."""
         deadline = monotonic() + silence_s
         poller = zmq.Poller()
         poller.register(self.requests, zmq.POLLIN)
         poller.register(self.monitor, zmq.POLLIN)
-        # What has arrived is taken before the end of its connection is told.
+        # Take the messages that have arrived before looking whether the connection ended.
         while (told := self.take(question)) is None:
             if not self.stands:
                 raise Elsewhere(f"{self.address} {self.why or 'went away'}")
@@ -182,7 +184,7 @@ class Connection:
         return told
 
     def answer(self, question: Question, silence_s: float) -> Iterator[Told]:
-        """Yield all that is still to come of an answer, and grant more credit as it is taken."""
+        """Yield the rest of an answer, and grant more credit as the caller takes messages."""
         while not question.over:
             more = question.granted()
             if more is not None and not self._put(more):
@@ -192,7 +194,7 @@ class Connection:
     # -- what the server publishes
 
     def published(self) -> Iterator[tuple[Header, list[object]]]:
-        """Yield header and items of each message on the topics; note the server's state and number."""
+        """Yield the header and the items of each message on the topics. Note the server's state and number."""
         for frames in [] if self.updates is None else drain(self.updates, MESSAGES_A_TURN):
             if frames[0] == HUGZ:
                 self.greeted |= len(frames) > 3 and CHP2 in frames[3]
@@ -211,7 +213,7 @@ class Connection:
             yield header, items
 
     def _subscribe_again(self) -> None:
-        """Subscribe anew after a refusal by the rules: the server answers again whether they still forbid it."""
+        """Subscribe anew after the access rules refused a topic. The server then tells whether they still forbid it."""
         self._forbidden = False
         assert self.updates is not None, "only a topic can be forbidden"
         for topic in self.topics:
@@ -219,7 +221,7 @@ class Connection:
             self.updates.subscribe(topic)
 
     def close(self) -> None:
-        """Close the sockets; twice is fine."""
+        """Close the sockets. A second call does nothing."""
         if not self.requests.closed:
             self.requests.disable_monitor()
             self.monitor.close(0)

@@ -6,20 +6,23 @@
         for records in feed.follow(after=number): ...       # the retained records, then the new ones; it never ends
 
 A watch of a `Clone` gives net changes and keeps a copy of the subtree. A feed gives *all* changes, keeps nothing, and
-can go on where it stopped; `chp record` uses one.
+can go on where it stopped. `chp record` uses a feed.
 
-- A `FeedRecord` is what one turn of the active committed: parallel lists `keys` and `values`, the indices of the
-  deletes (and in `expiries` of those by time), the ttls of some keys, `first` (their revision), `last` (go on with
-  `after=record.last`), and `wall_ms` (the active's clock). A reader should show all rows of a record or none.
-- Records come in lists, as they arrived together. Only rows with a ttl cost Python code a row.
+- A `FeedRecord` is what one turn of the active committed. It has parallel lists `keys` and `values`, the indices of the
+  deletes, and in `expiries` the indices of the deletes by time. It has the ttls of some keys, `first` (the revision of
+  all keys), `last` (to go on with `after=record.last`), and `wall_ms` (the active's clock). A reader should show all
+  rows of a record or none.
+- Records come in lists, as they arrived together. Python code runs for each record, and for a single row only if the
+  row has a ttl.
 - Missed records come from the log of the active (ICANHAZ with `feed`, SPEC.md section 17), new ones from the channel.
-  `prev` in each BATCH and the channel's last number in each HEARTBEAT show every hole; the feed asks for its records.
+  `prev` in each BATCH and the channel's last number in each HEARTBEAT show every hole. The feed then asks for the
+  missing records.
 - `NotRetained`: the log no longer reaches back, or `after` is no part of the store's history, because only a server
   that died had seen it. There is never a silent gap. `snapshot()` gives a number from which to begin anew.
 - `OtherStore`: the servers hold another store, where the same number means something else. It is another pair, or a
   pair without a journal that was started anew. To go on later, keep `feed.store` and `feed.opener` beside the number,
-  and give all three. The opener tells two numbers apart that are equal on both sides of a split (SPEC.md, section 11).
-- A feed has one thread and no agent: it reads its sockets while you iterate. Threads and processes can't share one.
+  and give all three. After a split, equal numbers of the two sides have different openers (SPEC.md, section 11).
+- A feed has no agent: it reads its sockets on the thread that iterates. Threads and processes can't share a feed.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ CREDIT, GRANT = 16, 8  # chunks
 
 
 class OtherStore(ChpError):
-    """The servers hold another store than the one that is read: its numbers mean something else."""
+    """The error of servers that hold another store than the one read so far. Numbers mean something else there."""
 
     def __init__(self, mine: bytes, theirs: bytes) -> None:
         super().__init__(f"the servers hold the store {theirs.hex()}, not {mine.hex()}, which was read so far")
@@ -67,8 +70,8 @@ class OtherStore(ChpError):
 class FeedFacts:
     """The two ends of the feed, and its store.
 
-    newest, oldest           the store's number, and the lowest number after which records can be had
-    store                    the store's id: as long as it stays, numbers mean the same
+    newest, oldest           the store's number, and the lowest number after which the log still has all records
+    store                    the store's id: while the id stays the same, numbers keep their meaning
     opener, oldest_opener    the servers that opened the epochs of `newest` and of `oldest`
     """
 
@@ -86,7 +89,7 @@ class FeedRecord:
     first, last    the revision of all its keys, and the number after which to go on
     ttls_ms        the ttl of each item that has one
     expiries       the deletes that no client made: by a ttl or a lease
-    client         the client that made all of it, if one did and the log tells; as `chp leases` names it
+    client         the client that made the whole record, as `chp leases` names it; b"" if that is not known
     """
 
     first: int
@@ -116,7 +119,7 @@ class FeedSnapshot:
 
 
 class Feed:
-    """A reader of a subtree's feed, from whichever server is active."""
+    """A reader of the feed of a subtree. It reads from the active, also after a failover."""
 
     def __init__(
         self, servers: str | Sequence[str], subtree: str = "", *, store: bytes = b"", silence_s: float = SILENCE_S
@@ -127,7 +130,7 @@ class Feed:
         # The caller has all records up to this number. `opener` is the server that opened its epoch, if known.
         self.complete = 0
         self.opener = b""
-        # The openers of the last numbers told, from which a reader may begin.
+        # The opener of each number that `facts` or `snapshot` returned last: a reader may begin there.
         self._openers: dict[int, bytes] = {}
         self.stats = {"fetches": 0, "holes": 0, "silences": 0}
         self._silence_s = silence_s
@@ -163,7 +166,7 @@ class Feed:
             return facts
 
     def fetch(self, after: int, timeout_s: float | None = 30.0, *, opener: bytes = b"") -> Iterator[list[FeedRecord]]:
-        """Yield the records after `after` that the store has now; `complete` tells how far they reached.
+        """Yield the records after `after` that the store has now. Then `complete` is the number that they reach.
 
         `opener` is the `feed.opener` that was kept with `after`. Raises `NotRetained`, `OtherStore`, or `TimeoutError`
         when no server answers for `timeout_s` (None: never).
@@ -204,7 +207,7 @@ class Feed:
                 self.stats["silences"] += 1
 
     def _reach(self, complete: int, told_of: int, opener: bytes | None) -> None:
-        """Note that all records up to `complete` were given, and who opened the epoch of `told_of`."""
+        """Note that the caller has all records up to `complete`, and that `opener` opened the epoch of `told_of`."""
         if epoch_of(complete) == epoch_of(told_of) and opener:
             self.opener = opener
         elif epoch_of(complete) != epoch_of(self.complete):
@@ -216,9 +219,10 @@ class Feed:
         return {"proof": [self.store, self.opener]} if self.opener else {}
 
     def follow(self, after: int, idle_s: float = 1.0, *, opener: bytes = b"") -> Iterator[list[FeedRecord]]:
-        """Yield the records after `after`, then the new ones; an empty list if none came for `idle_s`. Never ends.
+        """Yield the records after `after`, then the new ones, without an end.
 
-        It waits for an active server without a limit. `opener` and the other errors are those of `fetch`.
+        Yields an empty list if no record came for `idle_s`. Waits for an active server without a limit. `opener` and
+        the other errors are those of `fetch`.
         """
         self._begin(after, opener)
         while True:
@@ -244,7 +248,7 @@ class Feed:
                 self.stats["silences"] += 1
 
     def _fetch_idly(self, idle_s: float) -> Iterator[list[FeedRecord]]:
-        """Yield what `fetch` does, and try without an end; yield an empty list each time that no server answered."""
+        """Yield what `fetch` yields. While no server answers, yield an empty list each `idle_s`, and try again."""
         while True:
             try:
                 yield from self._fetch(idle_s)
@@ -255,7 +259,7 @@ class Feed:
                 yield []
 
     def _tell(self, lost: str) -> None:
-        """Warn once that no server gives the feed, and once that a server does again."""
+        """Warn once that no server gives the feed, and once when a server gives it again."""
         now = monotonic()
         if not lost:
             if self._told:
@@ -270,7 +274,7 @@ class Feed:
     # -- what comes on the channel
 
     def _live(self, idle_s: float) -> Iterator[list[FeedRecord]]:
-        """Yield records as they are published, until one is missing or another server is to be asked."""
+        """Yield records as the active publishes them, until a record is missing or another server has to be asked."""
         server, parts = self._server, Parts()
         assert server is not None, "it was asked for what was missed"
         heard_at = spoke_at = monotonic()
@@ -332,7 +336,7 @@ class Feed:
     # -- asking
 
     def _ask(self, options: dict[str, Any], deadline: float) -> Iterator[Told]:
-        """Yield one server's answer; `Interrupted` if it breaks off, `TimeoutError` if no server serves in time."""
+        """Yield one server's answer. Raises `Interrupted` if it breaks off, `TimeoutError` if none serves in time."""
         self.stats["fetches"] += 1
         meant = {"credit": CREDIT, **options} | ({"store": self.store} if self.store else {})
         try:
@@ -353,7 +357,7 @@ class Feed:
             raise
 
     def close(self) -> None:
-        """Close the sockets; twice is fine."""
+        """Close the sockets. A second call does nothing."""
         self._port.close()
 
     def __enter__(self) -> Self:
@@ -371,7 +375,7 @@ def _feed_record(whole: WholeRecord) -> FeedRecord:
 
 
 def _logged(whole: WholeRecord) -> FeedRecord:
-    """Return a record out of the log, which names the client if all of the record is one client's."""
+    """Return a record from the log. It names the client if one client made the whole record."""
     record = _feed_record(whole)
     if whole.whose is None and len(whole.origins) == 1:
         record.client = whole.origins[0][0][:CLIENT_BYTES]

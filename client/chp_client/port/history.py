@@ -21,7 +21,7 @@ from ..errors import NotRetained
 from .feed import Feed, FeedRecord
 
 VERSIONS_MAX = 10_000
-# The log may let go of its oldest record between two questions.
+# A history is read at most this many times, because the log may drop its oldest record between two questions.
 TRIES = 3
 
 
@@ -47,7 +47,7 @@ class Version(NamedTuple):
 def history(
     servers: Sequence[str], key: str, decoding: Decoding | None, limit: int, timeout_s: float | None
 ) -> list[Version]:
-    """Return the last `limit` versions of a key, the oldest first. `TimeoutError` if no server answers in time."""
+    """Return the last `limit` versions of a key, the oldest first. Raises `TimeoutError` if no server answers."""
     check_key(key)
     if type(limit) is not int or not 1 <= limit <= VERSIONS_MAX:
         raise BadInput(f"limit={limit!r} is not a number of versions from 1 to {VERSIONS_MAX}")

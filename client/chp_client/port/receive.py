@@ -25,8 +25,8 @@ def drain(socket: zmq.Socket[bytes], messages_max: int) -> list[list[bytes]]:
 def receive(socket: zmq.Socket[bytes], messages_max: int) -> tuple[list[list[bytes]], bool]:
     """Return the messages that have arrived, up to a number of messages and bytes; and True if there may be more.
 
-    A `Frame` knows whether another one follows. `recv_multipart` asks the socket, which takes longer. After a message
-    that came alone, `has_input` costs less than the exception of a socket without a message.
+    A `Frame` knows whether another frame follows. `recv_multipart` would ask the socket, which takes longer. After one
+    or two messages, `has_input` shows the end for less than the exception that a socket without a message raises.
     """
     messages: list[list[bytes]] = []
     size = 0

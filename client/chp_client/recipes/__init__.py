@@ -1,17 +1,19 @@
-"""Recipes: what programs do together, built of leases, conditional sets and watches; the names are kazoo's.
+"""Recipes for programs that work together, made of leases, conditional sets and watches. The names are kazoo's.
 
-    with Lock(clone, "/locks/nightly") as lock:             one holder; lock.token fences what is outside
-    with Semaphore(clone, "/locks/licences", 5): ...        five
-    Election(clone, "/leader", "host-1").run(lead)          who is first leads, for as long as it lives
+    with Lock(clone, "/locks/nightly") as lock:             one holder; lock.token protects things outside the map
+    with Semaphore(clone, "/locks/licences", 5): ...        up to five holders
+    Election(clone, "/leader", "host-1").run(lead)          the first contender leads as long as it lives
     Counter(clone, "/visits").add()                         each addition counts once
-    with Party(clone, "/workers", "host-1") as party: ...   who is there
+    with Party(clone, "/workers", "host-1") as party: ...   the members that are present
 
-All but the counter stand on a place in a queue, kept by a lease (`places.py`): a program that dies, or stands still
-for longer than its ttl, has lost it, and the next one is woken. Each name has an `Async` twin for an AsyncClone.
+Locks, semaphores and elections use a place in a queue, kept by a lease (`places.py`). A program that dies, or is
+stopped for longer than its ttl, loses its place, and the next program wakes. The keys of a party belong to a lease too.
+Each name has an `Async` twin for an AsyncClone.
 
-Limits: the Clone has to hold the keys of what it takes part in. A lease does not stop its holder: a program that stood
-still, or whose messages were late, may for a moment believe that it holds what somebody else has by now. `held` is what
-is known here; what must never be done by two has to look at the token, which grows with each holder.
+Limits: the Clone has to hold the keys of its recipes. A lease does not stop its holder: a program that was stopped, or
+whose messages were late, may believe for a moment that it holds what another program holds by now. `held` tells only
+what this program knows. If two programs must never do a thing at once, the thing has to check the token, which grows
+with each holder.
 """
 
 from ..signatures import shorten

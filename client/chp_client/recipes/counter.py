@@ -1,8 +1,8 @@
 """A number that many programs raise: each addition is a set on condition, and counts once.
 
-The value is a number as the Clone's codec has it; decimal text where that is "raw" or "text". Under many writers each
-addition may have to be tried again. What needs no exact sum at each moment is better kept as a key for each program,
-and added up by who reads.
+The value is a number in the Clone's codec, or decimal text if the codec is "raw" or "text". With many writers an
+addition may have to be tried again. If you need no exact sum at each moment, let each program count in a key of its
+own, and let the reader add the keys up.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Counter:
 
 
 class Counter(_Counter):
-    """`Counter(clone, "/visits").add()`; `encode` makes a value of a number, for a codec of your own."""
+    """A counter: `Counter(clone, "/visits").add()`. For your own codec, `encode` turns a number into a value."""
 
     def add(self, n: int = 1, timeout: float | None = None) -> int:
         """Add `n` and return the new sum. After a TimeoutError the addition may still take effect."""

@@ -1,4 +1,4 @@
-"""Lock, Semaphore and Election: a place in a queue, by the names that people know."""
+"""Lock, Semaphore and Election. Each is a place in a queue (places.py)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TTL_S = 10.0
 
 
 def own_name() -> str:
-    """Return the default name of this process: its host and its number."""
+    """Return the default name of this process: its host and its process id."""
     return f"{socket.gethostname().replace(':', '-')}-{os.getpid()}"
 
 
 class _Queue:
-    """The part that the two kinds have in common, which never waits."""
+    """The common part of the recipes for a Clone and for an AsyncClone. Its methods never wait."""
 
     _kind: type[Any] = Clone
 
@@ -37,16 +37,16 @@ class _Queue:
 
     @property
     def held(self) -> bool:
-        """True if it is held, as far as this program knows. A program that was stopped learns of a loss late."""
+        """True if the lock is held, as far as this program knows. A stopped program learns of a loss late."""
         return self._place.held
 
     @property
     def token(self) -> Revision | None:
-        """The fencing token: a number that grows with each holder. Give it to what must not be done by two."""
+        """The fencing token: a number that grows with each holder. Give it to the resource that the lock protects."""
         return self._place.token
 
     def contenders(self) -> list[str]:
-        """Return the names of the contenders that hold it or wait for it, in their order."""
+        """Return the names of the contenders that hold the lock or wait for it, in their order."""
         return [name_of(key) for key in self._place.contenders()]
 
     @property
@@ -55,7 +55,7 @@ class _Queue:
         return next(iter(self.contenders()), None)
 
     def on_lost(self, listener: Callable[[], object]) -> None:
-        """Call `listener()` if the lease that keeps it is lost, on the thread of the Clone's listeners."""
+        """Call `listener()` if the lease of this place is lost. The call is on the thread of the Clone's listeners."""
         self._place.on_lost(listener)
 
     def __repr__(self) -> str:
@@ -64,7 +64,7 @@ class _Queue:
 
 
 class Semaphore(_Queue):
-    """At most `limit` holders; all who use it say the same limit. `value` is shown with the own key.
+    """A lock with at most `limit` holders. All its users must give the same limit. `value` is the value of the own key.
 
     One object is for one thread, and is not re-entrant: a second `acquire` before `release` raises `BadInput`.
     """
@@ -73,14 +73,14 @@ class Semaphore(_Queue):
         super().__init__(clone, path, name, limit=limit, **options)
 
     def acquire(self, timeout: float | None = None) -> bool:
-        """Wait for the lock, at most `timeout` seconds. Return whether it is held.
+        """Wait for the lock, at most `timeout` seconds. Return True if this object holds the lock now.
 
-        Raises `Lost` if the own lease ended meanwhile, and what `Clone.set` raises.
+        Raises `Lost` if the lease of this object ended meanwhile, and what `Clone.set` raises.
         """
         return at_once(self._place.acquire(internals(self._clone).waits(timeout)))
 
     def release(self) -> None:
-        """Give it back; nothing if it is not held."""
+        """Give the lock back. Do nothing if this object does not hold it."""
         at_once(self._place.release(internals(self._clone).waits(GIVE_BACK_S)))
 
     def __enter__(self) -> Self:
@@ -92,17 +92,17 @@ class Semaphore(_Queue):
 
 
 class Lock(Semaphore):
-    """One holder: `with Lock(clone, "/locks/nightly") as lock: ... lock.token`."""
+    """A lock with one holder: `with Lock(clone, "/locks/nightly") as lock: ... lock.token`."""
 
     def __init__(self, clone: Any, path: str, name: str | None = None, **options: Any) -> None:
         super().__init__(clone, path, 1, name, **options)
 
 
 class Election(Lock):
-    """Who is first leads, and `value` is what others see of it: `Election(clone, "/leader", "host-1").run(lead)`."""
+    """An election: `Election(clone, "/leader", "host-1").run(lead)`. The first contender leads; others see `value`."""
 
     def run(self, lead: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Wait until elected, and call `lead()`; leadership ends with it. Raises TimeoutError if it was not elected."""
+        """Wait for the leadership, call `lead()`, and give the leadership up. Raises TimeoutError if not elected."""
         if not self.acquire(timeout):
             raise TimeoutError(f"not elected within {timeout} s; {self.leader} leads")
         try:
@@ -120,11 +120,11 @@ class AsyncSemaphore(_Queue):
         super().__init__(clone, path, name, limit=limit, **options)
 
     async def acquire(self, timeout: float | None = None) -> bool:
-        """Wait until it is held, and return True if it is; see `Semaphore.acquire`."""
+        """Wait for the lock. Return True if this object holds it now; see `Semaphore.acquire`."""
         return await self._place.acquire(internals(self._clone).waits(timeout))
 
     async def release(self) -> None:
-        """Give it back; see `Semaphore.release`."""
+        """Give the lock back; see `Semaphore.release`."""
         await self._place.release(internals(self._clone).waits(GIVE_BACK_S))
 
     async def __aenter__(self) -> Self:
@@ -146,7 +146,7 @@ class AsyncElection(AsyncLock):
     """`Election` for an AsyncClone."""
 
     async def run(self, lead: Callable[[], Awaitable[Any]], timeout: float | None = None) -> Any:
-        """Lead by an `async def`; see `Election.run`."""
+        """Wait for the leadership, and await `lead()`, which is an `async def`; see `Election.run`."""
         if not await self.acquire(timeout):
             raise TimeoutError(f"not elected within {timeout} s; {self.leader} leads")
         try:

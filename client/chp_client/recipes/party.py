@@ -1,4 +1,4 @@
-"""The members that are present: each has a key by a lease, which goes with its program."""
+"""A party: the members that are present. Each has a key that belongs to a lease, which ends with the program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Party:
         self._lease: Lease | None = None
 
     def members(self) -> dict[str, Any]:
-        """The name of each member, and what it shows; of two of one name the later one's."""
+        """Return the name of each member with its value. Of two members of one name, one counts."""
         found = self._clone.prefix(self._path).items()
         return {name_of(key): value for key, value in found if is_contender(key, self._path)}
 
@@ -54,7 +54,7 @@ class _Party:
 
 
 class Party(_Party):
-    """`with Party(clone, "/workers", "host-1", value=b"10.0.0.2:80") as party: print(party.members())`."""
+    """A party: `with Party(clone, "/workers", "host-1", value=b"10.0.0.2:80") as party: print(party.members())`."""
 
     def join(self, timeout: float | None = None) -> None:
         """Become a member, until `leave`. Call it again if the lease was lost."""

@@ -1,7 +1,7 @@
-"""A place in a queue: what locks, semaphores and elections are made of.
+"""A place in a queue, which locks, semaphores and elections use.
 
-    <path>/<name>:<token>          a contender, in the order of revisions; its value is the contender's
-    <path>/<name>:<token>:held     written once it is among the first; its revision is the fencing token
+    <path>/<name>:<token>          one key for each contender, in the order of revisions; it has the contender's value
+    <path>/<name>:<token>:held     set once the contender is among the first; its revision is the fencing token
 
 Both keys belong to one lease, so they expire together, and no other client can end them. A contender among the first
 `limit` has the place. Its copy has every set that came before its key, so no other contender can get in front of it.
@@ -29,7 +29,7 @@ from chp_client.clone.clone import Clone
 from chp_client.core.events import State
 from chp_client.errors import Closed, Refused
 
-# A place is given back within this time, even after the time of a call is over.
+# A program waits at most this long, in seconds, for the servers when it gives a place back.
 GIVE_BACK_S = 5.0
 HELD = ":held"
 # The token in a contender's key. It keeps two contenders of one name apart.
@@ -43,9 +43,9 @@ def folder(path: str) -> str:
 
 
 def of_kind(clone: Any, kind: type[BaseClone[Any]], path: str) -> Any:
-    """Return the Clone that a recipe uses; raise `BadInput` if it is not of the kind that the recipe waits for.
+    """Return the Clone that a recipe uses. Raise `BadInput` if a Clone is given for an AsyncClone, or the reverse.
 
-    For a Clone of several mounts that is the Clone of the mount with the recipe's keys. `path` is a key, or the folder
+    For a Clone of several mounts, return the Clone of the mount with the recipe's keys. `path` is a key, or the folder
     of all keys.
     """
     if isinstance(clone, kind):
@@ -59,7 +59,7 @@ def of_kind(clone: Any, kind: type[BaseClone[Any]], path: str) -> Any:
 
 
 class Lost(ChpError):
-    """The lease of a place has ended: its holder, or who waited for it, stood still or was cut off for its ttl."""
+    """The error of a place whose lease has ended: its program was stopped, or cut off, for longer than the ttl."""
 
 
 def contender_key(path: str, name: str) -> str:
@@ -74,12 +74,12 @@ def contender_key(path: str, name: str) -> str:
 
 
 def name_of(key: str) -> str:
-    """The name of a contender's key."""
+    """Return the name of the contender that has a key."""
     return key.rpartition("/")[2].rpartition(":")[0]
 
 
 def is_contender(key: str, path: str) -> bool:
-    """Return True if `contender_key` made a key below `path`. Recipes of longer paths have other keys there."""
+    """Return True if a key is one that `contender_key` made for `path`, and not for a longer path."""
     return _CONTENDER.fullmatch(key, len(path)) is not None
 
 
@@ -107,7 +107,7 @@ class QueuePlace:
 
     @property
     def held(self) -> bool:
-        """True if the place is held as far as this copy knows: the own key is there, and the copy is current."""
+        """True if the place is held, as far as this copy shows: it has the own key, and the copy is current."""
         lease = self._lease
         there = self.token is not None and self.key in self._clone and lease is not None and not lease.lost
         # A closed Clone, such as that in the child of a fork, does not learn whether its lease is lost.
@@ -124,7 +124,7 @@ class QueuePlace:
         return 0 if entry is None else entry.revision
 
     def on_lost(self, listener: Callable[[], object]) -> None:
-        """Call `listener()` when the lease that keeps it is lost; only once there is one."""
+        """Call `listener()` when the lease of the place is lost. Raises `BadInput` if there is no lease yet."""
         if self._lease is None:
             raise BadInput("nothing is held, so nothing can be lost: acquire first")
         self._lease.on_lost(lambda _: listener())
@@ -132,7 +132,7 @@ class QueuePlace:
     # -- what waits
 
     async def acquire(self, waits: Waiter) -> bool:
-        """Wait for the place; True, or False if the time is over. Raises `Lost`, and what a set raises."""
+        """Wait for the place. Return True, or False if the time is over. Raises `Lost`, and what a set raises."""
         if self._lease is not None:
             raise BadInput(f"{self.key!r} is held, or waited for, by this object; each thread makes one of its own")
         try:
@@ -162,14 +162,17 @@ class QueuePlace:
                 return
             changes = internals(self._clone).open_watch(self._looks_at(order, place))
             try:
-                # Nothing changed before the watch began.
+                # Wait only if nothing changed before the watch began.
                 if self.contenders() == order:
                     await waits.changed(changes, self._ttl)
             finally:
                 changes.close()
 
     def _looks_at(self, order: list[str], place: int) -> str:
-        """Return the prefix that a contender watches: the key in front of it, or all keys if several may hold."""
+        """Return the prefix that a contender watches: the key in front of it.
+
+        If several may hold, the first waiting contender watches all keys, because any holder may leave.
+        """
         return self.path if place == self._limit > 1 else order[place - 1]
 
     def _lost(self) -> Lost:
@@ -186,7 +189,7 @@ class QueuePlace:
                 return
 
     def _forget(self) -> None:
-        """End it without waiting."""
+        """Give the place up without waiting."""
         lease, self._lease, self.token = self._lease, None, None
         if lease is not None:
             lease.abandon()

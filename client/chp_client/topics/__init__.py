@@ -1,2 +1,2 @@
-"""Topics: logs of messages beside the map. topic.py is what an application has of one, reader.py how it is read, and
-aiotopic.py the same for asyncio (docs/topics.md)."""
+"""Topics: logs of messages beside the map (docs/topics.md). topic.py is for applications, aiotopic.py is for
+applications of asyncio, and reader.py reads a topic."""

@@ -1,4 +1,4 @@
-"""A consumer for asyncio: the same words as `Consumer`, awaited. A thread of its own reads, a step at a time."""
+"""A consumer for asyncio: it has the methods of `Consumer`, to be awaited. Its own thread reads, a step at a time."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ class AsyncBatch:
 
     @property
     def deliveries(self) -> int:
-        """The number of times that its message was given; 1 for messages that did not fail."""
+        """The number of times that the message of this batch was given; 1 for messages that did not fail."""
         return self.batch.deliveries
 
     @property
     def missed(self) -> int:
-        """The number of messages before this batch that are not kept any more; see `Batch.missed`."""
+        """The number of messages before this batch that the topic keeps no more; see `Batch.missed`."""
         return self.batch.missed
 
     @property
     def whose(self) -> tuple[str, str, bytes]:
-        """Topic, group, member."""
+        """The topic, the group, and the lease of the member."""
         return self.batch.whose
 
     @property
@@ -81,19 +81,19 @@ class AsyncBatch:
 
     @property
     def dead(self) -> dict[str, list[Outgoing]]:
-        """For the parts of this package, as the next two."""
+        """The messages that are put aside with this batch, by topic. Only this package uses it."""
         return self.batch.dead
 
     def moves(self) -> list[list[Any]]:
-        """The steps that acknowledge it."""
+        """Return the steps that acknowledge the batch. Only this package uses it."""
         return self.batch.moves()
 
     def given_back(self) -> list[list[Any]]:
-        """The messages that it gives back to a group that counts deliveries."""
+        """Return the messages that the batch gives back. Only this package uses it."""
         return self.batch.given_back()
 
     def sent(self, ticket: Ticket) -> None:
-        """They are on their way."""
+        """Note that the acknowledgement is on its way, with this ticket."""
         self.batch.sent(ticket)
 
     def __len__(self) -> int:
@@ -103,7 +103,7 @@ class AsyncBatch:
         return iter(self.batch)
 
     async def done(self) -> Ack:
-        """Acknowledge it, and wait."""
+        """Acknowledge the batch, and wait; see `Batch.done`."""
         return await self.batch.done()
 
     async def commit(
@@ -118,7 +118,7 @@ class AsyncBatch:
 
 
 class AsyncTransaction:
-    """Made by `AsyncClone.transaction`, for `async with`: what `Transaction` has is called on the `t` it gives."""
+    """A transaction for `async with`, made by `AsyncClone.transaction`. The block gets a `Transaction`."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
@@ -133,16 +133,16 @@ class AsyncTransaction:
 
 
 class AsyncConsumer:
-    """Made by `AsyncTopic.consumer`; for one task at a time."""
+    """A consumer for one task at a time, made by `AsyncTopic.consumer`."""
 
     def __init__(self, consumer: Consumer, pool: ThreadPoolExecutor) -> None:
-        # Its `lag`, `fenced` and `name` are for the application too.
+        # The application may read `lag`, `fenced` and `name` of this consumer.
         self.consumer = consumer
         self._pool = pool
 
     @classmethod
     async def join(cls, made: Callable[[], Consumer]) -> Self:
-        """Become a member."""
+        """Call `made`, which joins the group, on a new thread. Return the consumer."""
         pool = ThreadPoolExecutor(1, thread_name_prefix="chp-consumer")
         loop = asyncio.get_running_loop()
         try:
@@ -166,7 +166,8 @@ class AsyncConsumer:
     def _take(self, timeout: float | None) -> Batch | None:
         try:
             return self.consumer.take(timeout)
-        except StopIteration:  # which can't cross into a task
+        except StopIteration:
+            # This exception can't be raised in a task.
             return None
 
     async def __aiter__(self) -> AsyncIterator[AsyncBatch]:

@@ -1,4 +1,4 @@
-"""A topic for asyncio: the same words as `Topic`, awaited. Reading is done by a thread, a batch ahead of the task."""
+"""A topic for asyncio: it has the methods of `Topic`, to be awaited. A thread reads, some batches ahead of the task."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from .schedule import Scheduled, ScheduledMessage
 from .topic import Topic, requests_of
 
 AHEAD = 4  # batches
-QUIET = MessageBatch(0, [], [], Revision(0), 0.0)  # none came in time
+# Stands for "no batch came in time".
+QUIET = MessageBatch(0, [], [], Revision(0), 0.0)
 
 
 class AsyncTopic(metaclass=PublicNames):
-    """Made by `AsyncClone.topic`."""
+    """A topic for asyncio, made by `AsyncClone.topic`."""
 
     def __init__(self, topic: Topic, waits: Callable[[float | None], Awaiting]) -> None:
         self.name = topic.name
@@ -58,7 +59,7 @@ class AsyncTopic(metaclass=PublicNames):
         return await self._waits(timeout).done(partial(self._topic.publish_many, values, keys, headers=headers))
 
     def submit(self, value: Any, key: str | None = None, *, headers: Headers | None = None) -> Ticket:
-        """Publish a message without waiting; `Full` if the window is.
+        """Publish a message without waiting. Raises `Full` if the window of unacknowledged batches is full.
 
         `await ticket.consumed("billing")` waits until a group has consumed it; see `Ticket.consumed`.
         """
@@ -129,7 +130,7 @@ class AsyncTopic(metaclass=PublicNames):
     async def read(
         self, start: TopicStart = "begin", *, until: int | None = None, wait: bool = True
     ) -> AsyncIterator[MessageBatch]:
-        """Read messages, for `async for`; see `Topic.read`. The thread ends some seconds after the loop over it."""
+        """Yield messages, for `async for`; see `Topic.read`. The reading thread ends some seconds after the loop."""
         async with aclosing(reading(self, start, until=until, wait=wait)) as found:
             async for batch in found:
                 if batch is not None:
@@ -188,7 +189,7 @@ class AsyncTopic(metaclass=PublicNames):
             return await self._waits(timeout).done(partial(self._requests.unsubscription, group))
 
     async def reset(self, group: str, start: TopicStart, timeout: float | None = None) -> Ack:
-        """Have a group begin anew elsewhere; see `Topic.reset`."""
+        """Move a group to another start; see `Topic.reset`."""
         with naming(self.name, group):
             return await self._waits(timeout).done(partial(self._requests.subscription, group, start, again=True))
 
@@ -203,7 +204,7 @@ class AsyncTopic(metaclass=PublicNames):
 async def reading(
     topic: AsyncTopic, start: TopicStart, *, until: int | None = None, wait: bool = True, quiet_s: float | None = None
 ) -> AsyncGenerator[MessageBatch | None]:
-    """Read as `AsyncTopic.read` does, with None when nothing came for `quiet_s` (for the parts of this package)."""
+    """Yield what `AsyncTopic.read` yields, and None when nothing came for `quiet_s`. For parts of this package."""
     ahead = _Ahead(requests_of(topic).reading(start, until=until, wait=wait))
     try:
         while (batch := await ahead.take(quiet_s)) is not None:
@@ -237,11 +238,12 @@ class _Ahead:
         except Exception as error:
             end = error
         finally:
-            self._found.close()  # its sockets are this thread's
+            # The sockets of the reading belong to this thread.
+            self._found.close()
         call_soon(self._loop, partial(self._queue.put_nowait, end))
 
     async def take(self, quiet_s: float | None) -> MessageBatch | None:
-        """The next batch, or `QUIET` if none comes in time; None at the end."""
+        """Return the next batch, `QUIET` if no batch comes in `quiet_s`, or None at the end."""
         try:
             async with asyncio.timeout(quiet_s):
                 batch = await self._queue.get()

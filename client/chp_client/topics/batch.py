@@ -1,7 +1,7 @@
-"""What a consumer is given: messages as columns, and the steps that acknowledge them.
+"""A batch that a consumer gets: messages as columns, and the steps that acknowledge them.
 
-A batch is done once: by `done`, by `commit`, by `Clone.transaction`, or as the next one is asked for. A refused
-acknowledgement leaves it undone: the servers give its messages again, to the member that has their slots.
+A batch is acknowledged once: by `done`, by `commit`, by `Clone.transaction`, or when the application asks for the next
+one. If the acknowledgement is refused, the servers give the messages again, to the member that has their slots.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Batch:
 
     offsets, keys, values, times, revisions      columns, of one length
     headers                                      another column; None if no message has any
-    missed                                       messages before them that are not kept any more
-    deliveries                                   how often it was given; above 1 it is of one message, which failed
-    deliveries_max                               how often it may be; None if the group counts no deliveries
+    missed                                       how many messages before these the topic keeps no more
+    deliveries                                   how often the batch was given; above 1: it is one message, which failed
+    deliveries_max                               how often it may be given; None if the group counts no deliveries
 
     A message whose value the codec can't take is in none of the columns: it is put aside with the batch.
     """
@@ -54,13 +54,13 @@ class Batch:
         self._spans, self.missed = part.spans, part.missed
         self._given, self._upto = part.upto, part.upto
         self._ticket: Ticket | None = None
-        # The steps that are not answered.
+        # The steps of each acknowledgement that the servers have not answered.
         self._on_way: list[list[list[Any]]] = []
-        # The dead letters that are not on their way.
+        # The dead letters that were not sent yet.
         self._letters: Letters = {}
-        # The spans and letters before the last acknowledgement.
+        # The spans and letters before the last acknowledgement, in case it is refused.
         self._undo: tuple[list[list[Any]], Letters] | None = None
-        # Some slots, and the offset up to which the next acknowledgement takes them.
+        # Some slots, and the offset at which the next acknowledgement stops for these slots.
         self._held = 0, 0
         # True if the batch is acknowledged before the application sees it.
         self.before = False
@@ -68,7 +68,8 @@ class Batch:
         self.offsets, self.keys, self._raw, self.times, self.revisions = part[3:8]
         self.headers: list[Headers] | None = part.headers
         self.deliveries, self.deliveries_max = part.deliveries, part.deliveries_max
-        # The messages that are given back with the next acknowledgement: the slots that each may be of, and the reason.
+        # The messages to give back with the next acknowledgement, by offset: the slots that may have the message, and
+        # the reason.
         self._back: dict[int, tuple[int, str]] = {}
         self._why_max = why_max(len(self._raw))
         self.values: list[Any] = self._raw if writer.decode is None else []
@@ -78,7 +79,8 @@ class Batch:
     def _decode(self, decode: Callable[[bytes], Any]) -> None:
         try:
             self.values = list(map(decode, self._raw))
-        except Exception:  # whatever a codec raises
+        except Exception:
+            # A codec may raise anything.
             self._decode_each(decode)
 
     def _decode_each(self, decode: Callable[[bytes], Any]) -> None:
@@ -107,10 +109,11 @@ class Batch:
     # -- acknowledging
 
     def done(self) -> Ticket:
-        """Acknowledge it, and don't wait: at least once, as what was made of it may be made again before that."""
+        """Acknowledge the batch without waiting: at least once. If that fails, the messages come again."""
         if self._ticket is not None and self.is_done:
             return self._ticket
-        for part in portions(self._letters)[:-1]:  # what does not fit one record
+        # Send the letters that do not fit one record first.
+        for part in portions(self._letters)[:-1]:
             self.upto(part[-1] + 1)._transaction(None).send()
         return self._transaction(None).send()
 
@@ -122,14 +125,13 @@ class Batch:
         publish: Published | None = None,
         timeout: float | None = None,
     ) -> Ack:
-        """Acknowledge it with what was made of it, in one record: exactly once; waits until the servers have it.
+        """Acknowledge the batch together with your results, in one record: exactly once. Wait for the servers.
 
-        sets, deletes   keys, as of `Clone.set_many`
+        sets, deletes   keys, as for `Clone.set_many`
         publish         messages by topic
 
-        Raises `Fenced` if somebody else has these messages by now, or they were acknowledged, and `NoSuchGroup` if the
-        group was removed: then nothing of it is done. For conditions on keys, and keys of messages, there is
-        `Clone.transaction`.
+        Raises `Fenced` if another member has these messages by now, or they were acknowledged. Raises `NoSuchGroup` if
+        the group was removed. Nothing is done then. `Clone.transaction` has conditions on keys, and keys of messages.
         """
         return self.committing(sets, deletes=deletes, publish=publish, timeout=timeout).wait(timeout)
 
@@ -147,22 +149,22 @@ class Batch:
         return transaction.send()
 
     def reject(self, message: Message | int, why: str, tries: int = 1) -> list[int]:
-        """Take a message out of the batch, as it can't be done; the next acknowledgement of the batch says so.
+        """Take a message that can't be handled out of the batch. The next acknowledgement of the batch tells the pair.
 
-        The message goes to the group's dead topic then. That is `TOPIC.GROUP.dead`, or `dead_topic`. There its value is
-        a msgpack map: topic, group, offset, revision, key, value, tries and why (cut to 4 KiB). A value that is too
-        large for that is the next message there.
+        The message then goes to the dead topic of the group, `dead_topic` (`TOPIC.GROUP.dead`). Its value there is a
+        msgpack map: topic, group, offset, revision, key, value, tries and why (cut to 4 KiB). If the value is too large
+        for the map, the next message of the dead topic has the value.
 
-        A group with `max_deliveries` gets the message back, and gives it again until it was given so often. Only then
-        does it go to the dead topic. It comes again with the messages behind it that share its slot, to keep their
-        order. The offsets of these are returned, so do them again, and not now. `tries` has no meaning there.
+        A group with `max_deliveries` takes the message back, and gives it again up to that many times. Only then the
+        message goes to the dead topic. To keep the order, the messages behind it in its slot come again too. Their
+        offsets are returned: do not handle these messages now. `tries` has no meaning for such a group.
         """
         offset = message if isinstance(message, int) else message.offset
         at = self._at(offset)
         self._look()
         if not self.before and self._spans and offset < min(after for _, after in self._spans):
             raise BadInput(f"message {offset} is acknowledged already, or its acknowledgement is on its way")
-        # What was acknowledged before can't be given back.
+        # A batch that was acknowledged beforehand (`before`) can't be given back.
         if self.deliveries_max is None or self.before:
             self._letters[offset] = self._letter(at, shown(why), tries)
             return []
@@ -195,7 +197,7 @@ class Batch:
     # -- for the parts of this package
 
     def upto(self, offset: int) -> Batch:
-        """Its messages below an offset are to be acknowledged first."""
+        """Make the next acknowledgement stop at an offset. Return the batch itself."""
         self._upto = min(offset, self._given)
         return self
 
@@ -217,17 +219,17 @@ class Batch:
         self._letters |= letters
 
     def hold(self, slots: int, offset: int) -> None:
-        """Stop the next acknowledgement of some slots at an offset."""
+        """Make the next acknowledgement stop at an offset for some slots."""
         self._held = slots, offset
 
     def moves(self) -> list[list[Any]]:
-        """The steps that acknowledge it."""
+        """Return the steps of the next acknowledgement."""
         if self.is_done:
             raise BadInput("this batch is acknowledged already, or its acknowledgement is on its way")
         return self._steps()[0]
 
     def given_back(self) -> list[list[Any]]:
-        """Return what the next acknowledgement gives back."""
+        """Return the messages that the next acknowledgement gives back, as entries [slots, from, upto, why]."""
         return self._steps()[2]
 
     def sent(self, ticket: Ticket) -> None:
@@ -247,7 +249,7 @@ class Batch:
             self._letters, self._undo = letters | self._letters, None
 
     def _steps(self) -> tuple[list[list[Any]], list[list[Any]], list[list[Any]]]:
-        """Return the steps of the next acknowledgement, the steps that are left behind it, and what is given back."""
+        """Return the steps of the next acknowledgement, the spans that it leaves, and the messages it gives back."""
         self._look()
         held, at = self._held
         steps: list[list[Any]] = []
@@ -266,7 +268,7 @@ class Batch:
     def _without_given_back(
         self, steps: list[list[Any]], left: list[list[Any]], back: list[list[Any]]
     ) -> Iterator[list[Any]]:
-        """Yield the spans without the slots of which a message is given back; add the steps of those slots."""
+        """Yield the spans without the slots that give a message back. Add the entries of those slots to the lists."""
         for packed, after in self._spans:
             slots = unpack_slots(packed)
             for offset, (some, why) in sorted(self._back.items()):
@@ -288,7 +290,7 @@ class Batch:
             yield from [[pack_slots(part), after] for part in parts] if all(parts) else [[slots, after]]
 
     def in_hand(self) -> list[list[Any]]:
-        """Return the steps that are not known to be acknowledged, in their order."""
+        """Return the steps of this batch that are not known to be acknowledged, in their order."""
         if self.failed:
             return []
         left = [[slots, after, self._given] for slots, after in self._spans if after < self._given]
@@ -311,11 +313,11 @@ class Batch:
 
     @property
     def acknowledged(self) -> bool:
-        """True if the servers have done the last acknowledgement of it."""
+        """True if the servers have accepted the last acknowledgement of the batch."""
         return self._ticket is not None and self._ticket.ack is not None
 
     def refusal(self) -> tuple[Exception | None, bool]:
-        """Return why its last acknowledgement failed, and whether the application was told."""
+        """Return the error of the last acknowledgement, or None, and True if the application knows of it."""
         if self._ticket is None:
             return None, True
         told = self._ticket.told

@@ -1,8 +1,9 @@
-"""What a member is given, as columns: a chunk of a server's, in parts of which each can be put aside in one record.
+"""The messages that a member gets, as columns: a chunk from a server, cut into parts that fit one record each.
 
-Whatever of a batch can't be handled goes to the dead topic in the record that acknowledges it, with what is committed.
-A letter takes more than its message, and a chunk may have 65,536 messages, or 16 MiB of them. So one that is larger
-than a part is handed out as several batches: what is acknowledged of the one is where the next begins. Pure.
+The messages of a batch that can't be handled go to the dead topic in the record that acknowledges them, together with
+the sets of a commit. A dead letter is larger than its message, and a chunk may have 65,536 messages, or 16 MiB of them.
+So a chunk that is larger than a part is handed out as several batches. Each batch begins at the offset where the one
+before ends. This module is pure.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from chp.headers import Messages
 from chp.numbers import Revision
 from chp.topics import NO_HEADERS, Headers, pack_slots, unpack_slots, unpack_with_headers
 
-# The limits of one part: messages, and bytes of their keys and values. A single message may be larger.
+# A part has at most this many messages, and this many bytes of keys and values. A single message may be larger.
 PART_MESSAGES, PART_BYTES = 8192, 3 << 20
 
 
 class ChunkPart(NamedTuple):
-    """Messages as columns; `spans`: which slots they are of, from which offset on each, and all of them up to one."""
+    """Messages as columns. `spans` has their slots, and the first offset for these; all messages lie below `upto`."""
 
     spans: list[list[Any]]
     upto: int
@@ -32,13 +33,13 @@ class ChunkPart(NamedTuple):
     revisions: list[Revision]
     # The headers of each message; None if no message has any.
     headers: list[Headers] | None
-    # How often a message was given that comes alone; and how often it may be, or None if its group counts nothing.
+    # How often a message that comes alone was given. Then how often it may be given; None if the group counts nothing.
     deliveries: int = 1
     deliveries_max: int | None = None
 
 
 def parts_of(header: Messages, items: list[Any]) -> list[ChunkPart]:
-    """A chunk; the first message that a part has begins it, but for the first part."""
+    """Return the parts of a chunk. The first part begins with the chunk, each other one at its first message."""
     spans = header.spans or []
     missed = max(0, header.first - min((after for _, after in spans), default=header.first))
     size = sum(len(body) for item in items for body in item[4])
@@ -53,9 +54,10 @@ def parts_of(header: Messages, items: list[Any]) -> list[ChunkPart]:
 
 
 def joined(steps: Iterable[list[Any]]) -> list[list[Any]]:
-    """Return the steps in hand as ranges: steps of a slot that follow on are one.
+    """Return the steps in hand as ranges: adjacent steps of a slot become one range.
 
-    A slot is in one range, but where the server moved it on between two steps. So there are about 256 at most.
+    A slot is in one range, unless the server moved its position on between two steps. So there are at most about 256
+    ranges.
     """
     chains: dict[int, dict[int, int]] = {}  # end -> beginning -> slots
     for slots, after, upto in steps:
@@ -104,7 +106,7 @@ def _columns(items: list[Any]) -> tuple[Any, ...]:
 
 
 def _cuts(whole: ChunkPart) -> Iterator[int]:
-    """The places at which parts begin, behind the first."""
+    """Yield the index of the first message of each part after the first part."""
     begin = size = 0
     for at, (key, value) in enumerate(zip(whole.keys, whole.values, strict=True)):
         more = len(value) + len((key or "").encode())

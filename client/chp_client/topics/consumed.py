@@ -1,19 +1,20 @@
-"""A wait of a publisher for a group: until it has acknowledged the messages of a ticket, or put them aside.
+"""A wait of a publisher until a group has acknowledged the messages of a ticket, or put them aside.
 
     topic.publish(b"3 apples", key="alice").consumed("billing").wait(30)
 
-The ticket's acknowledgement has the revision of the record that brought the messages. The topic is searched for that
-revision once, from its end, which gives the offsets of the messages and so their slots. Then the servers are asked for
-the places of the group, by one thread for all waits of the Clone for this group (group_watch.py). Acknowledgements of a
-slot come in order, so a message is consumed once the place of its slot is above its offset. A place is told only after
-the passive has it too, so what was consumed stays so over a failover.
+The ticket's acknowledgement has the revision of the record that brought the messages. The client searches the topic for
+that revision once, from its end. So it finds the offsets of the messages, and their slots. Then one thread asks the
+servers for the positions of the group, for all waits of the Clone for this group (group_watch.py). Acknowledgements of
+a slot come in order, so a message is consumed once the position of its slot is above its offset. A server tells a
+position only after the passive has it too, so a failover does not undo it.
 
-A message that the topic keeps no more, and one that got another offset after a split, is not found. Then all that the
-topic has at that time has to be consumed; or all that it has let go, if the message is known to be among it.
+The search does not find a message that the topic keeps no more, or that got another offset after a split. Then the
+group has to consume all messages that the topic has at that time. If the message is known to be among those that the
+topic has let go, the group has to consume only these.
 
-The wait ends in an error if the message can't come to the group: the group began behind it, or the topic was made again
-without it. Of a message that is not found this is told only if the topic has all its messages from offset 0 on, and if
-they are of the message's epoch.
+The wait ends with an error if the message can't come to the group: the group began behind it, or the topic was made
+again without it. For a message that is not found, the error comes only if the topic has all its messages from offset 0
+on, and they are of the message's epoch.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from ..checks import wait_s
 from ..core.events import Ack
 from .group_watch import GroupWait, GroupWatch, watch_group
 
-# At the end of the wait, a first question has at least so long.
+# The first question to the servers gets at least this long, even if the time of the wait is nearly over.
 LOOK_S_MIN = 0.5
 
 
 class Consumption:
     """The promise that a group has consumed the messages of a ticket, made by `Ticket.consumed`.
 
-    `of_tasks`: the ticket is an `AsyncClone`'s, so a wait that blocks is refused on an event loop.
+    `of_tasks` is True for a ticket of an `AsyncClone`: then `wait`, which blocks, is refused on an event loop.
     """
 
     def __init__(

@@ -2,15 +2,16 @@
 
     with orders.consumer("billing") as consumer:
         for batch in consumer:
-            batch.commit(sets={...}, publish={...})      # or batch.done(); or the next one is asked for
+            batch.commit(sets={...}, publish={...})      # or batch.done(), or ask for the next batch
 
-It is a lease, which the Clone's agent refreshes however long a handler takes, and a reading of port P, by the thread
-that iterates. Over a failover it goes on with what comes behind the messages that it has. If it was taken for dead,
-stopped for longer than its ttl, what it commits then is refused as `Fenced`; it joins anew by itself, and goes on.
+A consumer has a lease and a reading of port P. The Clone's agent refreshes the lease, however long a handler takes. The
+thread that iterates does the reading. After a failover the consumer goes on behind the messages that it has. A consumer
+that was stopped for longer than its ttl counts as dead, and its commits are refused as `Fenced`. It then joins the
+group anew by itself, and goes on.
 
-If an acknowledgement is refused, all that is not acknowledged is given again. That holds however it was sent, and
-whether or not the application waits for it: the consumer looks at the batches in hand before it hands out the next
-one, and about once a second while none comes.
+If an acknowledgement is refused, the consumer gets all unacknowledged messages again. That holds however the
+acknowledgement was sent, and whether or not the application waits for it. The consumer looks at the batches in hand
+before it hands out the next one, and about once a second while no batch comes.
 
 A consumer makes its group only when it first joins, and only if the group is not there. It does not make a removed
 group again: the new group would have default settings, and would give acknowledged messages again.
@@ -50,17 +51,17 @@ from .dead_letter_format import reason, slots_for_one
 from .groups import begin, naming
 from .reader import AGAIN_S, PATIENCE_S, SILENCE_S, Message
 
-# The chunks, of about 256 KiB, that are on their way or in hand.
+# By default at most this many chunks, of about 256 KiB each, are on their way or in hand.
 CREDIT = 8
 TTL_S = 10.0
 TRIES = 5
 # The longest pause before messages are given again, as their acknowledgement may be refused again.
 REFUSED_PAUSE_S = 2.0
-# A consumer checks so often whether it is closed.
+# While a consumer waits for an acknowledgement, it looks this often, in seconds, whether it was closed.
 POLL_S = 1.0
 # After a refusal with one of these codes, messages are given again without a pause.
 AT_ONCE = ("fenced", "revision", "parted")
-# With one of these codes a server does not take a member back now.
+# A refusal with one of these codes says that the server can't take a member back now. The consumer tries again later.
 NO_ROOM = ("full", "busy", "lease", "parted")
 # The pause before the second try of a message. Each later pause is twice as long.
 BACKOFF_S = 0.1
@@ -68,7 +69,7 @@ _log = logging.getLogger("chp_client.topics")
 
 
 class Consumer:
-    """Made by `Topic.consumer`; an iterator of `Batch`es, for one thread at a time."""
+    """A member of a group, made by `Topic.consumer`: an iterator of `Batch`es, for one thread at a time."""
 
     def __init__(
         self, writer: Writer, servers: Sequence[str], topic: str, group: str, *, start: int, ttl: checks.Ttl, ack: str,
@@ -85,7 +86,7 @@ class Consumer:
         # Messages that can't be handled go to this topic.
         self.dead_topic = dead_topic(topic, group)
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
-        # The messages of the topic, in all slots, that come after the last one given.
+        # How many messages of the topic, in all slots, come after the last message that this consumer got.
         self.lag = 0
         # The number of refused acknowledgements. After a refusal the messages are given again.
         self.fenced = 0
@@ -103,14 +104,15 @@ class Consumer:
         self._batch: Batch | None = None
         # With ack="before", the batch that is handed out once it is acknowledged.
         self._early: Batch | None = None
-        # True if the next read begins at the positions that the servers have.
+        # True if the next reading begins at the positions that the servers have.
         self._anew = False
-        # The last pause before such a read after a refusal, and its end.
+        # The length of the last pause after a refused acknowledgement, before such a reading, and the end of the pause.
         self._pause_s = 0.0
         self._not_before = 0.0
         self._stopped = Event()
         self._found: Generator[Batch | None, None, None] | None = None
-        self._left: Iterator[Message] = iter(())  # for `get`
+        # For `get`: the messages of the batch in hand that were not returned yet.
+        self._left: Iterator[Message] = iter(())
         self._got: tuple[Batch, int] | None = None
         self._join()
         self._create = False
@@ -139,12 +141,12 @@ class Consumer:
                     raise
                 self._lease.abandon()
                 self._lease = None
-                # The server may have no room for a lease now.
+                # The server may have no room for a lease now, so try again.
                 if self._stopped.wait(AGAIN_S):
                     raise
 
     def _be_member(self, lease: Lease) -> None:
-        """Join the group with this lease. A member's call changes nothing."""
+        """Join the group with this lease. If the lease is a member already, nothing changes."""
         with naming(self.topic, self.group):
             self._send({columns.JOIN: [self.topic, self.group, lease.id, self.name[:256]]}).wait(PATIENCE_S)
 
@@ -162,12 +164,12 @@ class Consumer:
         return batch
 
     def take(self, timeout: float | None = None) -> Batch | None:
-        """Return the next batch, once the one before is acknowledged or on its way to be; None if none comes in time.
+        """Send the acknowledgement of the batch before. Return the next batch, or None if no batch comes in time.
 
-        Raises `StopIteration` after `close`, and `Unanswered` if no server has served for half a minute. Raises
-        `NoSuchGroup` or `NoSuchTopic` if the group or topic was removed; a consumer that lives does not make it again.
-        It does not raise if another acknowledgement was refused: what is still the group's to do is given again, after
-        a pause if there may be no room for it yet.
+        Raises `StopIteration` after `close`, and `Unanswered` if no server has served for 30 s. Raises `NoSuchGroup` or
+        `NoSuchTopic` if the group or topic was removed; a live consumer does not make it again. A refused
+        acknowledgement does not raise here: the consumer gets the unacknowledged messages again. If the pair may have
+        no room, the consumer pauses first.
         """
         limit = checks.wait_s(timeout)
         until = None if limit is None else monotonic() + limit
@@ -192,7 +194,7 @@ class Consumer:
             raise
 
     def _may_hand_out(self, batch: Batch, until: float | None) -> bool:
-        """Return True if a batch may be seen: with `ack="before"` once it is acknowledged, which takes a while."""
+        """Return True if the application may see a batch. With `ack="before"`, wait first until it is acknowledged."""
         if not self._before:
             return True
         batch.before, self._early = True, batch
@@ -207,14 +209,14 @@ class Consumer:
         return not batch.failed
 
     def _finish(self) -> None:
-        """Acknowledge the batch before, unless that was refused: then it is given again."""
+        """Acknowledge the batch that was handed out last, unless its acknowledgement was refused already."""
         batch, self._batch = self._batch, None
         if batch is not None and not batch.failed and not batch.is_done:
             batch.done()
         self._look_at_hand()
 
     def _look_at_hand(self) -> None:
-        """Have all be given again if an acknowledgement of a batch in hand was refused."""
+        """If an acknowledgement of a batch in hand was refused, ask for all unacknowledged messages again."""
         if self._anew:
             return
         if any(batch.acknowledged for batch in self._hand):
@@ -237,7 +239,7 @@ class Consumer:
             yield None
 
     def _reading(self) -> Generator[Batch | None, None, None]:
-        """Batches as they come, None about once a second while none does; it goes on over failovers."""
+        """Yield batches as they come, and None about once a second while no batch comes. Go on after a failover."""
         with QuestionPort(self._servers, PATIENCE_S, silence_s=SILENCE_S) as port:
             while not self.closed:
                 if self._anew:
@@ -280,7 +282,7 @@ class Consumer:
                 return
 
     def _is_lost(self) -> bool:
-        """Return True if the member is to begin at what the servers have."""
+        """Return True if the next reading has to begin at the positions that the servers have."""
         self._look_at_hand()
         return self._anew
 
@@ -300,7 +302,7 @@ class Consumer:
             Event().wait(AGAIN_S)
 
     def _join_again(self) -> None:
-        """Become a member anew; the next answer leads here again if there is no room for one yet."""
+        """Become a member anew. If a server has no room for a member now, the next reading tries again."""
         try:
             self._join()
         except Refused as refused:
@@ -309,21 +311,22 @@ class Consumer:
             self._pause(refused)
 
     def _pause(self, refused: Exception | None) -> None:
-        """Wait longer before all is given again: what was refused may be refused again."""
+        """Lengthen the pause before the messages come again, as their acknowledgement may be refused again."""
         if not isinstance(refused, Refused) or refused.code not in AT_ONCE:
             self._pause_s = min(max(2 * self._pause_s, PAUSE_S), REFUSED_PAUSE_S)
             self._not_before = monotonic() + self._pause_s
 
     def _look_again(self, port: QuestionPort) -> None:
-        """One server has no such group: it may have been stopped, or cut off, before there was one.
+        """Look for the group at another server: the asked server may have stopped before the group was made.
 
-        What is set goes to whom the Clone follows. If there is none either, that is told.
+        The `join` goes to the server that the Clone follows. It raises `NoSuchGroup` if the group is not there either.
         """
         if self._lease is not None:
             try:
                 self._be_member(self._lease)
             except Refused as refused:
-                if refused.code != "lease":  # which the next answer tells
+                # The next answer tells of a lost lease too.
+                if refused.code != "lease":
                     raise
         port.ask_another()
         Event().wait(AGAIN_S)
@@ -331,9 +334,9 @@ class Consumer:
     # -- one by one
 
     def get(self, timeout: float | None = None) -> Message | None:
-        """The next message, once the one before is acknowledged or on its way to be; None if none comes in time.
+        """Send the acknowledgement of the message before. Return the next message, or None if no message comes in time.
 
-        Don't mix it with batches. Raises what `take` does.
+        Don't mix `get` with batches. Raises what `take` raises.
         """
         if self._got is not None:
             last, offset = self._got
@@ -342,7 +345,7 @@ class Consumer:
                 last.upto(offset + 1).done()
         message = None if self._is_lost() else next(self._left, None)
         if message is None:
-            # The messages that the application has not seen are not done.
+            # Do not acknowledge the rest of the batch, which the application has not seen.
             if self._anew:
                 self._batch = None
             found = self.take(timeout)
@@ -363,16 +366,17 @@ class Consumer:
     def run(
         self, handler: Callable[[Message], object], workers: int = 1, tries: int = TRIES, backoff_s: float = BACKOFF_S
     ) -> None:
-        """Call `handler` with each message, until `close`; messages of one key one after the other, in their order.
+        """Call `handler` with each message, until `close`. Messages of one key are handled in order, one at a time.
 
-        workers   threads, each with keys of its own
-        tries     how often a message is tried for which it raises; then it is put aside, in the topic `dead_topic`
+        workers    how many threads call the handler; the messages of one key go to one thread
+        tries      if the handler raises this many times for a message, the message goes to the topic `dead_topic`
+        backoff_s  the pause before the second try, in seconds; each later pause is twice as long
 
-        A group with `max_deliveries` counts instead, over all consumers and their ends: a message for which the handler
-        raises is given back at once, and `tries` and `backoff_s` have no meaning.
+        In a group with `max_deliveries` the group counts the tries, over all consumers: if the handler raises, the
+        message is given back at once, and `tries` and `backoff_s` have no meaning.
 
-        What a batch of messages comes to is acknowledged when all of them are done. If a message can't be put aside, as
-        the dead topic is full, say, a warning names it; that is tried again until it can, and nothing is handled twice.
+        A batch is acknowledged when all its messages are handled. If a message can't be put aside, for example because
+        the dead topic is full, a warning names it. The consumer tries again until it can, and handles nothing twice.
         """
         if not callable(handler):
             raise BadInput(f"a handler is something to call with a message, not {handler!r:.60}")
@@ -383,7 +387,8 @@ class Consumer:
                 shares: list[list[Message]] = [[] for _ in range(workers)]
                 counts = batch.deliveries_max is not None
                 for i, message in enumerate(batch):
-                    # A group that counts gives a message again with those behind it in its slot.
+                    # A group that counts gives a failed message again together with the messages behind it in its slot.
+                    # So one thread handles the messages of a slot.
                     if counts:
                         place = slots_for_one(message.offset, message.key or "").bit_length()
                     else:
@@ -406,7 +411,7 @@ class Consumer:
     ) -> list[tuple[Message, str, int]]:
         """Handle messages, and return those that failed, with the last error of each.
 
-        If the batch's group `counts` deliveries, messages behind one that failed in its slot are left for later.
+        `counts` is the batch if its group counts deliveries. Then skip messages behind a failed one in its slot.
         """
         failed: list[tuple[Message, str, int]] = []
         slots = 0
@@ -457,14 +462,15 @@ class Consumer:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """End it within a second or two, from any thread, or from a handler: who iterates comes to an end."""
+        """End the consumer within a second or two: its iteration ends. Any thread or handler may call this."""
         self._stopped.set()
 
     def close(self, timeout: float | None = PATIENCE_S) -> None:
-        """Leave the group at once: what was not acknowledged goes to others. The batch in hand is not."""
+        """Leave the group at once. Unacknowledged messages, the batch in hand too, go to other members."""
         self._stopped.set()
         if self._found is not None:
-            with suppress(ValueError):  # it is running, in another thread
+            # ValueError says that another thread is in the reading now.
+            with suppress(ValueError):
                 self._found.close()
             self._found = None
         lease, self._lease = self._lease, None

@@ -1,8 +1,8 @@
 """Dead letters: messages that can't be handled go to the group's dead topic, so that others go on (docs/topics.md).
 
 A letter goes there in the record that acknowledges its message. The pair may refuse it, as when the dead topic is full.
-Then the other messages of the batch are acknowledged, and the consumer takes no more. It sends the letter alone again,
-with a growing pause. Each time a warning names the message and the remedy.
+Then the other messages of the batch are acknowledged, and the consumer takes no new batch. It sends that letter again
+alone, after pauses that grow. A warning before each pause names the message and the remedy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .dead_letter_format import Letters, portions, slots_for
 ALL = 1 << 62
 # The pause before a refused letter is sent again. Each pause is twice as long as the last one.
 PAUSE_S, PAUSE_MAX_S = 0.5, 30.0
-# With one of these codes other members have the messages, or the group or topic is gone.
+# A refusal with one of these codes says that other members have the messages, or that the group or topic is gone.
 LOST = ("fenced", "lease", "member", "group", "topic")
 _REMEDIES = {
     "full": "make room there, or remove it",
@@ -30,8 +30,8 @@ _REMEDIES = {
 def put_aside(batch: Batch, stopped: Event, warn: Callable[[str], object], *, patient: bool = True) -> bool:
     """Put the rejected messages of a batch aside, acknowledge it up to the last of them, and return True.
 
-    Return False if other members have the messages by now, or if it was `stopped`. A refused letter is tried again if
-    `patient`, and raised otherwise.
+    Return False if other members have the messages by now, or if `stopped` was set. If the pair refuses a letter, send
+    it again if `patient`, and raise the refusal otherwise.
     """
     pause, alone, letters = PAUSE_S, False, batch.take_letters()
     while letters:
@@ -59,14 +59,14 @@ def put_aside(batch: Batch, stopped: Event, warn: Callable[[str], object], *, pa
 
 
 def refusal(batch: Batch, offset: int, error: Refused) -> Refused:
-    """The error that names the message, and the remedy."""
+    """Return an error that names the message and the remedy."""
     remedy = _REMEDIES.get(error.code, "or `reset` the group to behind it").format(batch.dead_topic)
     where = f"message {offset} of topic {batch.whose[0]} can't be put aside in topic {batch.dead_topic}"
     return Refused(f"{where}: {error}; {remedy}", error.code, error.detail)
 
 
 def _rest(batch: Batch, letters: Letters, stopped: Event) -> None:
-    """Acknowledge what was done: all but the slots of what is put aside, and these up to the first of it."""
+    """Acknowledge the handled messages: slots with letters only up to the first letter, other slots completely."""
     batch.hold(slots_for(letters), min(letters))
     if not batch.is_done and batch.upto(ALL).moves():
         _sent(batch, ALL, stopped)
@@ -74,7 +74,7 @@ def _rest(batch: Batch, letters: Letters, stopped: Event) -> None:
 
 
 def _sent(batch: Batch, upto: int, stopped: Event) -> Exception | None:
-    """Acknowledge a batch below an offset, and wait; why that was not done."""
+    """Acknowledge a batch below an offset, and wait. Return the error if that failed, or None."""
     ticket = batch.upto(upto).done()
     while not ticket.done:
         try:

@@ -1,6 +1,6 @@
-"""Letters of one batch: the messages that a consumer puts aside, and how many of them fit one record. Pure.
+"""The dead letters of one batch: the messages that a consumer puts aside, and how many of them fit one record.
 
-`chp.dead_letters` has the form of a letter.
+`chp.dead_letters` has the form of a letter. This module is pure.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from chp.dead_letters import Outgoing, cut
 from chp.topics import slots_of
 
-# For each offset of a message that is put aside, its letters.
+# The letters of each message that is put aside, by the offset of the message.
 Letters = dict[int, list[Outgoing]]
-# The longest reason, as the text of an exception may hold a whole document.
+# A reason is cut to this many bytes, because the text of an exception may hold a whole document.
 WHY_BYTES_MAX = 4096
-# The reasons of a whole batch, so that its letters fit one record (chunk.py).
+# All reasons of a batch have at most this many bytes together, so that its letters fit one record (chunk.py).
 WHYS_BYTES_MAX = 4 << 20
-# The letters of one record, unless one letter is larger.
+# The letters of one record have at most this many bytes together, unless a single letter is larger.
 PORTION_BYTES = 1 << 20
 
 
@@ -28,7 +28,7 @@ def shown(thing: object) -> str:
 
 
 def why_max(messages: int) -> int:
-    """Return the longest reason for each of `messages` messages, if all of them are put aside."""
+    """Return the most bytes of each reason, so that all `messages` messages of a batch can be put aside."""
     return min(WHY_BYTES_MAX, WHYS_BYTES_MAX // max(1, messages))
 
 
@@ -38,7 +38,7 @@ def reason(error: Exception) -> str:
 
 
 def portions(letters: Letters) -> list[list[int]]:
-    """Their offsets, in their order, by what goes into one record."""
+    """Return the offsets of the letters in ascending order, in lists: the letters of each list fit one record."""
     found: list[list[int]] = []
     size = PORTION_BYTES
     for offset in sorted(letters):
@@ -52,7 +52,7 @@ def portions(letters: Letters) -> list[list[int]]:
 
 
 def slots_for(letters: Letters) -> int:
-    """The slots that these messages may be of: one without a key, as those beside it had none either, or had."""
+    """Return the slots that may have these messages; see `slots_for_one`."""
     slots = 0
     for offset, ((key, *_), *_) in letters.items():
         slots |= slots_for_one(offset, key)
@@ -60,5 +60,8 @@ def slots_for(letters: Letters) -> int:
 
 
 def slots_for_one(offset: int, key: str) -> int:
-    """The slots that a message may be of."""
+    """Return the slots that may have a message.
+
+    A message without a key has its slot by its offset if no message of its batch had a key, else by the empty key.
+    """
     return 1 << slots_of([key], 0, 1)[0] | (0 if key else 1 << slots_of(None, offset, 1)[0])

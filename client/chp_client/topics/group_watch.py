@@ -1,12 +1,13 @@
-"""The waits of a Clone for one group of a topic: one thread asks for the places of the group, however many wait.
+"""The waits of a Clone for one group of a topic: one thread asks for the positions of the group, for all waits.
 
-    watch_group(writer, servers, topic, group, wait)    adds a wait; the thread begins with the first
+    watch_group(writer, servers, topic, group, wait)    adds a wait; the first wait starts the thread
 
 The thread ends with the last wait.
 
-The servers are asked at once, then after 20 ms, and ever less often, until once a second. A new wait and a settled one
-make the pause 20 ms again. Each answer settles all waits that it can. The topic is searched for the messages of each
-wait once, for all new waits together: they are sorted by revision, and those near each other are found by one reading.
+The thread asks the servers at once, then after 20 ms, and then after pauses that grow to one second. A new or a settled
+wait makes the pause 20 ms again. Each answer settles all waits that it can. The thread searches the topic once for the
+messages of a wait. It does so for all new waits together: it sorts them by revision, and one reading finds the messages
+of waits whose messages are near each other.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from .reader import MessageBatch, ReadPosition, batches
 
 # The pauses between two questions: the first, by how much each is longer, and the longest.
 PAUSE_S, GROWTH, PAUSE_S_MAX = 0.02, 1.5, 1.0
-# A question looks for a server that serves for so long.
+# A question looks for an active server for this long.
 LOOK_S = 5.0
-# The search goes back from the topic's end by this factor more messages each time.
+# The search goes back from the topic's end. Each step is this many times longer than the one before.
 GALLOP = 8
-# A reading goes on to the next wait's messages over so many others; beyond them a search is quicker.
+# A reading passes over at most this many other messages to reach the messages of the next wait. Beyond that a search
+# is quicker.
 NEAR = 1000
-# Slots that have to reach an offset.
+# A set of slots, and the offset that the positions of all of them have to reach.
 Target = tuple[int, int]
 
 
@@ -61,15 +63,15 @@ class GroupWait:
     # Known after the search: the slots that have to reach offsets, and the offset of the first message.
     targets: list[Target] | None = None
     first: int = 0
-    # The life of the topic that the first answer told of.
+    # The `made` of the first answer: it changes if the topic is removed and made again.
     made: object = None
 
     def __post_init__(self) -> None:
-        # A cancelled task must not cancel what the thread settles.
+        # A cancelled task must not cancel this future, because the thread settles it.
         self.reached.set_running_or_notify_cancel()
 
     def is_ours(self, batch: MessageBatch, *, cut: bool) -> bool:
-        """Return True if the batch may be the ticket's: it has the same keys. `cut`: its first messages may be gone."""
+        """Return True if the batch has the keys of the ticket's messages. `cut`: its first messages may be gone."""
         published = self.published
         keys = [key or None for key in published.keys or [""] * published.count]
         return batch.keys == (keys[-len(batch) :] if cut else keys)
@@ -89,7 +91,7 @@ class GroupWatch:
 
     @property
     def runs(self) -> bool:
-        """True if the thread runs; it doesn't in a forked child."""
+        """True if the thread runs. In a forked child no thread runs."""
         return self._thread.is_alive()
 
     def start(self, closed: Callable[[], bool]) -> None:
@@ -124,7 +126,7 @@ class GroupWatch:
                 if closed and not wait.reached.done():
                     wait.reached.set_exception(Closed("the Clone was closed; ask by another Clone's `groups()`"))
                 wait.asked.set()
-            # A pause is as long as the work at least, so many waits take at most half of a core.
+            # A pause is at least as long as the work, so even many waits use at most half of a core.
             worked_s = thread_time() - worked_s
             pause_s = min(pause_s * GROWTH, PAUSE_S_MAX)
             with self._changed:
@@ -214,8 +216,8 @@ class GroupWatch:
                 for wait in of_one:
                     ours = [batch for batch in found if wait.is_ours(batch, cut=batch.offset == first)]
                     wait.targets, wait.first = [(ALL_SLOTS, end)], end
-                    # No split can have moved a message of the epoch that is there, so the topic has let the message go,
-                    # or never had it.
+                    # If `behind` is of the same epoch, no split has moved the messages: the topic has let them go, or
+                    # never had them.
                     known = behind is not None and epoch_of(behind.revision) == epoch_of(revision)
                     if ours:
                         wait.targets, wait.first = _targets(ours), ours[0].offset
@@ -244,7 +246,7 @@ class _Walk:
             self._reading.close()
 
     def find(self, revision: Revision) -> tuple[list[MessageBatch], MessageBatch | None]:
-        """Return the batches of a revision, which is above the one before, and the batch behind them."""
+        """Return the batches of a revision, and the batch behind them. Each call takes a higher revision."""
         passed = 0
         while self._batch is not None and self._batch.revision < revision and passed < NEAR:
             passed += len(self._batch)
@@ -286,7 +288,7 @@ class _Walk:
 
 
 def _positions(places: list[list[Any]]) -> dict[int, int]:
-    """Return the position of each slot, which is a set of one, and the lowest of all slots."""
+    """Return the position of each slot, by the set of that slot alone. `ALL_SLOTS` has the lowest position."""
     positions = {ALL_SLOTS: min(at for _, at in places)}
     for packed, at in places:
         slots = unpack_slots(packed)
@@ -318,7 +320,7 @@ _WATCHES: WeakKeyDictionary[Writer, dict[tuple[str, str], GroupWatch]] = WeakKey
 def watch_group(
     writer: Writer, servers: Callable[[], Sequence[str]], topic: str, group: str, wait: GroupWait
 ) -> GroupWatch:
-    """Add a wait of a Clone for a group, and return its watch, which the caller leaves. Raises `Full`."""
+    """Add a wait of a Clone for a group, and return its watch. The caller later calls `leave`. Raises `Full`."""
     with _LOCK:
         watches = _WATCHES.setdefault(writer, {})
         watch = watches.get((topic, group))

@@ -1,4 +1,4 @@
-"""What a client says and asks of groups: making one, moving it, removing it, what is known of all of a topic's."""
+"""The requests of a client about groups: make, change, move or remove one, and get the facts of all of a topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..port.ask import QuestionPort
 
 
 def begin(topic: str, group: str, start: int, **settings: Any) -> dict[str, Any]:
-    """The column that makes a group, or moves it."""
+    """Return the column that makes a group, or moves it to another start."""
     return {columns.GROUP: [topic, check_group(group), {"start": start, **settings}]}
 
 
@@ -55,12 +55,12 @@ def counting(**settings: Any) -> dict[str, Any]:
 
 
 def change(topic: str, group: str, **settings: Any) -> dict[str, Any]:
-    """The column that changes settings of a group that exists."""
+    """Return the column that changes settings of an existing group."""
     return {columns.GROUP: [topic, check_group(group), {"change": True, **settings}]}
 
 
 def end(topic: str, group: str) -> dict[str, Any]:
-    """The column that removes it."""
+    """Return the column that removes a group."""
     return {columns.GROUP: [topic, check_group(group), None]}
 
 
@@ -75,14 +75,15 @@ def groups_of(servers: Sequence[str], topic: str, timeout: float) -> list[dict[s
 
 
 def _told(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a group, also those that a server leaves out of a group that counts no deliveries."""
+    """Return the facts of a group. Add the facts that a server leaves out for a group that counts no deliveries."""
     after_ms = facts.pop("retry_after_ms", None)
     counted = {"max_deliveries": None, "lag_alarm_s": None, "failing": 0, "deliveries": 1, "expire_after_s": None}
     return {**counted, **facts, "retry_after_s": None if after_ms is None else after_ms / 1000}
 
 
-class naming:  # used as a function is
-    """Turns the codes of refusals that name a topic, or a group, into errors of their own."""
+# The name has no capital, because callers use it as they use a function.
+class naming:
+    """A context manager that turns refusals about a topic or a group into errors such as `NoSuchGroup`."""
 
     def __init__(self, topic: str, group: str = "") -> None:
         self._topic, self._group = topic, group
@@ -106,7 +107,7 @@ class naming:  # used as a function is
 
 
 def _explained(kind: type[Refused], why: str, remedy: str, error: Refused, detail: str) -> Refused:
-    """Return an error with a remedy in the words of the library; its `text` leaves the remedy to other surfaces."""
+    """Return an error that names a remedy of this library. Its `text` has none, so that `chp` can add its own."""
     found = kind(f"{why}; {remedy}", error.code, detail, error.server)
     found.text = why
     return found

@@ -1,4 +1,4 @@
-"""Reading a topic: from an offset on, over failovers, from whichever server serves.
+"""A reader of a topic: it reads from an offset on, at the active server, and a failover does not end the reading.
 
 A reader asks one question on P, and the answer has no end. The server sends messages while the reader has room for
 them, and once a second it says that there are none. The reader leaves a server that is silent for `SILENCE_S`, goes
@@ -30,10 +30,10 @@ AGAIN_S = 0.1
 
 
 class Message(NamedTuple):
-    """One message: `revision` is that of the record that brought it, `time` the active's clock then, in seconds.
+    """One message: `revision` is that of its record, and `time` the clock of the active then, in seconds since 1970.
 
-    `headers` are those of its publisher, by name. `deliveries` counts how often a group gave the message to consumers
-    that did not do it, and this time; it is 1 unless the group has `max_deliveries`.
+    `headers` are the headers that its publisher gave, by name. `deliveries` is one more than the number of times that
+    the message failed. It is 1 unless the group has `max_deliveries`.
     """
 
     offset: int
@@ -49,13 +49,13 @@ class Message(NamedTuple):
 class MessageBatch:
     """Messages that were published together, as columns; iterating gives each `Message`."""
 
-    # The offset of the first message; the others follow.
+    # The offset of the first message; each next message has the next offset.
     offset: int
     keys: list[str | None]
     values: list[Any]
     revision: Revision
     time: float
-    # The messages between the last batch and this one that are not kept any more.
+    # How many messages between the last batch and this one the topic keeps no more.
     missed: int = 0
     # The headers of each message; None if no message has any.
     headers: Sequence[Headers] | None = None
@@ -79,7 +79,7 @@ class MessageBatch:
 
 @dataclass(slots=True)
 class ReadPosition:
-    """Where a reader is: the offset of the next message; -1 until it is known, of one that wants only new ones."""
+    """The position of a reader: the offset of the next message. -1: the end of the topic, until that is known."""
 
     offset: int
     # No message at or above this offset is wanted.
@@ -92,7 +92,7 @@ class ReadPosition:
         return self.offset >= self.end
 
     def take(self, item: list[Any], decode: Callable[[bytes], Any] | None) -> Iterator[MessageBatch]:
-        """The batches of stored messages, without what was read before or is not wanted."""
+        """Yield the batches of stored messages, without the messages that were read before or are not wanted."""
         first, _, number, wall_ms, bodies = item
         for body in bodies:
             keys, values, carried = unpack_with_headers(body)
@@ -109,7 +109,7 @@ class ReadPosition:
             first = after
 
     def kept(self, first: int) -> None:
-        """The topic keeps messages from there on; those before it are lost to us, also where they come with others."""
+        """Pass over messages below `first`, the oldest offset that the topic keeps, even if they come in a batch."""
         if 0 <= self.offset < first and not self.done:
             self.missed += first - self.offset
             self.offset = first
@@ -133,12 +133,12 @@ def batches(
     patience_s: float = PATIENCE_S,
     credit: int = CREDIT,
 ) -> Generator[MessageBatch | None, None, None]:
-    """Yield the batches from `place` on, and None about once a second while none comes.
+    """Yield the batches from `place` on, and None about once a second while no batch comes.
 
-    Without `wait` it ends when all messages are read.
+    Without `wait` the reading ends when all messages are read.
 
-    Raises `NoSuchTopic`, `Refused`, and `Unanswered` when no server has served for a while. A server that is busy is
-    asked again; `Refused` comes after `patience_s` without an answer.
+    Raises `NoSuchTopic`, `Refused`, and `Unanswered` if no server serves for `patience_s`. A busy server is asked
+    again, and raises `Refused` after `patience_s` without an answer.
     """
     answered_at = monotonic()
     with QuestionPort(servers, patience_s, silence_s=SILENCE_S) as port:

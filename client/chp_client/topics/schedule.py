@@ -1,10 +1,10 @@
 """Messages that a topic publishes later, or again, unless a key changes before (docs/topics.md).
 
     reminder = orders.schedule(b"pay", delay_s=1800, unless_changed="/orders/7")
-    reminder.name                  what `cancel` takes; known at once
-    reminder.wait(5)               the pair has it
+    reminder.name                  the name for `cancel`; known at once
+    reminder.wait(5)               wait until the pair has the message
 
-The servers keep the time: a message is published by whichever server is active then.
+The servers keep the time: the server that is active at that time publishes the message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..agent.writer import Writer
 from ..core.events import Ack
 from ..port.ask import QuestionPort
 
-# A message that is repeated more often belongs to a program that publishes it.
+# The shortest interval of a repeated message, in seconds. A program should publish more frequent messages itself.
 EVERY_S_MIN = 1.0
 NAME_BYTES = 8
 
@@ -35,8 +35,8 @@ NAME_BYTES = 8
 class ScheduledMessage:
     """A message that waits for its time, as `Topic.scheduled` tells it.
 
-    `every_s` is None for a message that is published once. `unless_changed` is the key whose change drops it, or None.
-    `size` is that of its value in bytes.
+    `every_s` is None for a message that is published once. `unless_changed` is the key whose change drops the message,
+    or None. `size` is the size of the value in bytes.
     """
 
     name: str
@@ -48,13 +48,13 @@ class ScheduledMessage:
 
 
 class Scheduled:
-    """Made by `Topic.schedule`: the name of a message that waits for its time, and the ticket of its batch."""
+    """The result of `Topic.schedule`: the name of a message that waits for its time, and the ticket of its batch."""
 
     def __init__(self, topic: str, name: str, ticket: Ticket) -> None:
         self.topic, self.name, self.ticket = topic, name, ticket
 
     def wait(self, timeout: float | None = None) -> Ack:
-        """Wait until the pair has it; `AlreadyThere` if the topic has a scheduled message of that name."""
+        """Wait until the pair has the message. Raises `AlreadyThere` if the topic has one of that name already."""
         return self.ticket.wait(timeout)
 
     def __repr__(self) -> str:
@@ -75,12 +75,12 @@ def entry(
 
 
 def _when(delay_s: float | timedelta | None, at: datetime | None) -> int:
-    """Return the time in milliseconds since 1970, or a delay below 0."""
+    """Return the time in milliseconds since 1970, or a delay in milliseconds as a negative number."""
     if (delay_s is None) == (at is None):
         raise BadInput("give delay_s or at: when the message is to be published")
     if at is None:
         ms = round(1000 * _seconds("delay_s", delay_s, 0.0))
-        # A delay of nothing is a time that is over.
+        # A delay of 0 becomes the time 1 ms after 1970, which is over, so the message is published at once.
         return -ms or 1
     if not isinstance(at, datetime) or at.tzinfo is None:
         raise BadInput(

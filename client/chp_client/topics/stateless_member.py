@@ -2,9 +2,9 @@
 
 A stateless member is a name. Any client of its user may use the lease that makes it a member. Each step refreshes the
 lease, and nothing else does. The lease's name is made with a secret of the pair. So every gateway of the pair can
-compute it, and no other user can. No state is kept between the steps. The servers know which messages are not
-acknowledged, and give them again to a member that asks again. A receipt says what an acknowledgement would move. The
-pair decides whether it still may.
+compute the name, and no other user can. No state is kept between the steps. The servers know which messages are not
+acknowledged, and give them again to a member that asks again. A receipt has the steps of an acknowledgement. The pair
+decides whether the member may still acknowledge these messages.
 """
 
 from __future__ import annotations
@@ -30,33 +30,34 @@ from .chunk import parts_of
 from .dead_letter_format import slots_for_one
 from .reader import AGAIN_S, SILENCE_S
 
-# A server answers within this time; a failover takes one to three seconds.
+# A request looks for an active server for this long, in seconds. A failover takes one to three seconds.
 SERVES_S = 5.0
 NAME_MAX = 128
-RECEIPT_MAX = 16_384  # of its text: 256 steps
+# The text of a receipt has at most this many characters, which is enough for 256 steps.
+RECEIPT_MAX = 16_384
 OFFSET_MAX = 1 << 61
 
 
 def member_of(secret: bytes, topic: str, group: str, user: str, name: str) -> bytes:
-    """Return the lease of a visitor, which only programs with the pair's secret can compute."""
+    """Return the lease of a stateless member. Only programs with the pair's secret can compute it."""
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
         raise BadInput(f"a member's name is 1 to {NAME_MAX} characters that can be printed, not {name!r:.160}")
     return keyed_lease(secret, "\n".join(("chp member", topic, group, user, name)).encode())
 
 
 def coming(topic: str, group: str, member: bytes, name: str, ttl_ms: int) -> dict[str, Any]:
-    """Return the columns by which a visitor becomes or stays a member for `ttl_ms` from now."""
+    """Return the columns by which a stateless member joins or stays for `ttl_ms` from now."""
     lease = [member, ttl_ms, columns.ANYBODY]
     return {columns.LEASE: lease, columns.JOIN: [topic, group, member, name]}
 
 
 def staying(member: bytes, ttl_ms: int) -> dict[str, Any]:
-    """Return the columns by which a member stays one for `ttl_ms` from now. They are refused if it is none."""
+    """Return the columns by which a member stays for `ttl_ms` from now. The pair refuses them if it is no member."""
     return {columns.REFRESH: member, columns.LEASE: [member, ttl_ms, columns.ANYBODY]}
 
 
 def leaving(topic: str, group: str, member: bytes, *, counts: bool) -> dict[str, Any]:
-    """Return the columns by which a member leaves. Its messages go to other members, and if the group counts failed."""
+    """Return the columns by which a member leaves. Its messages go to others. With `counts` they count as failed."""
     back = {columns.NACK: [[topic, group, member, []]]} if counts else {}
     return {columns.REFRESH: member, columns.UNLEASE: member, **back}
 
@@ -82,7 +83,7 @@ class Receipt(NamedTuple):
 
     @staticmethod
     def of(text: object) -> Receipt:
-        """Return the receipt that a text means; `BadInput` for any other text."""
+        """Return the receipt that a text encodes. Raises `BadInput` if the text is no receipt."""
         try:
             if not isinstance(text, str) or len(text) > RECEIPT_MAX:
                 raise BadInput("no text, or too long")
@@ -112,7 +113,7 @@ class Receipt(NamedTuple):
         return self._replace(moves=moves)
 
     def given_back(self, messages: Iterable[tuple[int, str]], why: str) -> list[list[Any]]:
-        """Return what gives these messages (offset and key) back by name."""
+        """Return the entries of the column "nack" that give these messages (offset and key) back, each by name."""
         found: list[list[Any]] = []
         for offset, key in messages:
             for packed, after, upto in self.moves:
@@ -124,18 +125,18 @@ class Receipt(NamedTuple):
         return found
 
     def acknowledged(self, topic: str, group: str, member: bytes) -> dict[str, Any]:
-        """The column that acknowledges them, if the pair lets it."""
+        """Return the column that acknowledges the messages of this receipt. The pair may refuse it."""
         at = [] if self.position is None else [[self.position]]
         return {columns.ACK: [[topic, group, member, self.moves, *at]]}
 
 
 def cut(moves: list[list[Any]], offset: int) -> list[list[Any]]:
-    """Steps, of the messages up to an offset, and it."""
+    """Return the part of the steps for the messages up to and including an offset."""
     return [[slots, after, min(upto, offset + 1)] for slots, after, upto in moves if after <= offset]
 
 
 def _held(move: list[Any], offset: int, held: int) -> list[list[Any]]:
-    """A step as one or two: of some slots it ends before an offset."""
+    """Return a step, cut so that it ends before an offset for the slots `held`. The result is up to two steps."""
     slots, after, upto = unpack_slots(move[0]), move[1], move[2]
     steps = [(slots & held, min(upto, offset)), (slots & ~held, upto)]
     return [[pack_slots(some), after, end] for some, end in steps if some and end > after]
@@ -155,12 +156,12 @@ def _is_position(more: list[Any]) -> bool:
 
 
 class ReceivedBatch(NamedTuple):
-    """Messages that a visitor was given."""
+    """The messages that a stateless member received."""
 
     batch: Batch
     # The steps that acknowledge as many messages as the caller asked for.
     moves: list[list[Any]]
-    # The messages of the topic, in all slots, that come after them.
+    # How many messages of the topic, in all slots, come after them.
     behind: int
 
     @property
@@ -174,9 +175,9 @@ def receive(
     writer: Writer, servers: Sequence[str], whose: tuple[str, str, bytes], *, most: int, wait_s: float,
     stopped: Callable[[], bool],
 ) -> ReceivedBatch | None:  # fmt: skip
-    """Return the next messages of a member, or None if none come in time, which is checked about once a second.
+    """Return the next messages of a member, or None if no messages come in `wait_s`. The time is checked each second.
 
-    Raises `Refused` with the code "member" if it is none, and `Unanswered` if no server serves.
+    Raises `Refused` with the code "member" if `whose` names no member, and `Unanswered` if no server serves.
     """
     topic, group, member = whose
     until = monotonic() + wait_s

@@ -1,11 +1,11 @@
-"""A topic as an application has it: publish, read, and what is known of it (docs/topics.md).
+"""A topic for an application: publish messages, read them, and manage the topic and its groups (docs/topics.md).
 
-    orders = clone.topic("orders")                 nothing is asked yet; a Clone that only writes has topics too
-    orders.publish(b"...", key="alice").wait()     as a set: batches form by themselves, a ticket tells
-    for batch in orders.read(): ...                from the oldest message on, and what comes
+    orders = clone.topic("orders")                 asks no server yet; a Clone that only writes has topics too
+    orders.publish(b"...", key="alice").wait()     batches form by themselves, a ticket tells the result (as of a set)
+    for batch in orders.read(): ...                from the oldest message on, then the new ones
 
-A message is in the order of all sets: one that was published after a set by the same Clone has a revision that is not
-lower. Values go through the Clone's codec. A topic that is not there is made by its first message.
+Messages and sets have one order: a message that a Clone publishes after a set has a revision that is not lower. Values
+go through the Clone's codec. The first message makes a topic that is not there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .stateless_member import ReceivedBatch, receive
 
 
 class TopicRequests:
-    """What a topic asks of the servers, for the parts of this package: sets that are not awaited, and readings."""
+    """The requests of a topic to the servers, for other parts of this package. A change returns a ticket at once."""
 
     def __init__(self, writer: Writer, servers: Callable[[], Sequence[str]], name: str) -> None:
         self.writer, self.servers, self.name = writer, servers, name
@@ -58,7 +58,7 @@ class TopicRequests:
         return self.put({columns.TOPIC: [self.name, None]})
 
     def subscription(self, group: str, start: TopicStart, **settings: Any) -> Ticket:
-        """Make a group, or have it begin anew."""
+        """Make a group, or move an existing group to another start."""
         if settings.get("retry_after_s") is not None and settings.get("max_deliveries") is None:
             raise BadInput("retry_after_s is for a group that counts deliveries; give max_deliveries too")
         given = counting(**{name: value for name, value in settings.items() if value is not None})
@@ -88,7 +88,7 @@ class TopicRequests:
     def reading(
         self, start: TopicStart, *, until: int | None, wait: bool
     ) -> Generator[MessageBatch | None, None, None]:
-        """Read as `Topic.read` does, with None now and then."""
+        """Yield what `Topic.read` yields, and None about once a second while no message comes."""
         if until is not None and (type(until) is not int or not 0 <= until < 1 << 61):
             raise BadInput(f"until={until!r:.40} is not the offset of a message, a number from 0")
         place = ReadPosition(topic_start(start), inf if until is None else until + 1)
@@ -99,13 +99,13 @@ class TopicRequests:
         return Consumption(ticket, group, self.writer, self.servers)
 
     def consuming_in_tasks(self, ticket: Ticket, group: str) -> Consumption:
-        """Return this promise for a ticket of an `AsyncClone`, whose wait must not block the event loop."""
+        """Return what `consuming` does, for a ticket of an `AsyncClone`: a wait must not block the event loop."""
         return Consumption(ticket, group, self.writer, self.servers, of_tasks=True)
 
     def receive(
         self, group: str, member: bytes, *, most: int, wait_s: float, stopped: Callable[[], bool]
     ) -> ReceivedBatch | None:
-        """Return the messages for a member that is not connected; see `stateless_member`."""
+        """Return the next messages of a member that belongs to no process; see `stateless_member`."""
         whose = self.name, group, member
         with naming(self.name, group):
             return receive(self.writer, self.servers(), whose, most=most, wait_s=wait_s, stopped=stopped)
@@ -116,12 +116,12 @@ class _HasRequests(Protocol):
 
 
 def requests_of(topic: _HasRequests) -> TopicRequests:
-    """Return what a `Topic` or an `AsyncTopic` asks of the servers."""
+    """Return the requests of a `Topic` or an `AsyncTopic`."""
     return topic._requests
 
 
 class Topic(metaclass=PublicNames):
-    """Made by `Clone.topic`."""
+    """A topic of one pair, made by `Clone.topic`."""
 
     def __init__(self, writer: Writer, servers: Callable[[], Sequence[str]], name: str) -> None:
         self.name = check_topic(name)
@@ -138,11 +138,11 @@ class Topic(metaclass=PublicNames):
         *,
         headers: Headers | None = None,
     ) -> Ticket:
-        """Publish a message; the ticket is settled when the pair has it, and raises `Refused` with the code "full".
+        """Publish a message. The ticket is settled when the pair has the message, or raises `Refused` ("full").
 
-        Messages with a key are told apart by it; it is not a key of the map. `timeout`: seconds to wait for room in
-        the window of what is not acknowledged. `headers` are at most 32 names with texts, which travel with the
-        message. `ticket.consumed(group).wait(timeout)` waits until a group has done the message.
+        `key` says what the message is about; it is no key of the map. `timeout` is how many seconds to wait for room
+        in the window of unacknowledged batches. `headers` are at most 32 names with texts, which travel with the
+        message. `ticket.consumed(group).wait(timeout)` waits until a group has consumed the message.
 
         Raises `BadValue`, `BadKey`, `BadInput`, `Full`, `Closed`.
         """
@@ -160,7 +160,7 @@ class Topic(metaclass=PublicNames):
         *,
         headers: Sequence[Headers | None] | None = None,
     ) -> Ticket:
-        """Publish messages as one batch, all or none: at most 65,536, of 16 MiB together. The rest as of `publish`."""
+        """Publish up to 65,536 messages of 16 MiB together as one batch: all or none. The rest is as for `publish`."""
         writer = self._requests.writer
         data = list(map(writer.encoded, values))
         if not data:
@@ -195,17 +195,17 @@ class Topic(metaclass=PublicNames):
         headers: Headers | None = None,
         timeout: float | None = None,
     ) -> Scheduled:
-        """Have the pair publish a message later; the result has its `name` at once, and `wait` for the pair's answer.
+        """Have the pair publish a message later. The result has the `name` of the message, and a `wait` for the pair.
 
-        delay_s         after so many seconds (or a timedelta), counted from the moment when the pair takes it
+        delay_s         after so many seconds (or a timedelta), counted from the moment when the pair takes the message
         at              or at this time: a datetime with a time zone, by the clock of the active server
-        every_s         and again each time after so many seconds, at least 1, until it is cancelled. What is missed
-                        while no server serves is published once
-        name            the name by which `cancel` knows it; else 16 random characters
+        every_s         and again each time after so many seconds, at least 1, until `cancel`. If several times pass
+                        while no server serves, the message is published once for them
+        name            the name for `cancel`; else 16 random characters
         unless_changed  a key of the map: the message is dropped if anything sets or deletes the key, or if it expires
 
-        The rest is as of `publish`. The message survives failovers, restarts and backups. Raises `BadInput`, and by
-        `wait` `AlreadyThere`, and `Refused` with the code "full" if the pair has too many of them.
+        The other arguments are those of `publish`. The message survives failovers, restarts and backups. Raises
+        `BadInput`. `wait` raises `AlreadyThere`, and `Refused` with the code "full" if the pair has too many of them.
         """
         return self._requests.schedule(
             value, key, timeout, delay_s=delay_s, at=at, every_s=every_s, name=name, unless_changed=unless_changed,
@@ -213,13 +213,13 @@ class Topic(metaclass=PublicNames):
         )  # fmt: skip
 
     def cancel(self, name: str, timeout: float | None = None) -> Ack:
-        """Drop a scheduled message, and wait until it is gone; `NoSuchMessage` if there is none of that name."""
+        """Drop a scheduled message, and wait until it is gone. Raises `NoSuchMessage` if none has that name."""
         return self._requests.cancellation(name).wait(timeout)
 
     def scheduled(
         self, limit: int = 100, after: str | None = None, *, timeout: float = PATIENCE_S
     ) -> list[ScheduledMessage]:
-        """Return up to `limit` scheduled messages by name, those after the name `after`; `NoSuchTopic`."""
+        """Return up to `limit` scheduled messages, by name, above the name `after`. Raises `NoSuchTopic`."""
         with naming(self.name):
             return scheduled_of(self._requests.servers(), self.name, limit, after, timeout)
 
@@ -236,13 +236,13 @@ class Topic(metaclass=PublicNames):
         expire_after_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
-        """Make it with other settings than the defaults, and wait until it is there; `AlreadyThere` if it was.
+        """Make the topic with other settings than the defaults, and wait. Raises `AlreadyThere` if it exists.
 
-        keep   "all": beyond `max_messages` or `max_bytes` nothing more is taken; "size": the oldest go then; "time":
-               what is older than `max_age_s` goes
+        keep   "all": the pair refuses messages beyond `max_messages` or `max_bytes`; "size": the pair drops the oldest
+               messages instead; "time": the pair drops messages that are older than `max_age_s`
         require_group   a publish is `Refused` with the code "group" while the topic has no group
-        expire_after_s  the topic is removed when it was not used for so many seconds: no message came, and it has
-                        neither groups nor readers nor scheduled messages
+        expire_after_s  the pair removes the topic when it was not used for so many seconds: no message came, and it
+                        has neither groups nor readers nor scheduled messages
         """
         ticket = self._requests.creation(
             keep, max_messages=max_messages, max_bytes=max_bytes, max_age_s=max_age_s,
@@ -252,15 +252,15 @@ class Topic(metaclass=PublicNames):
             return ticket.wait(timeout)
 
     def remove(self, timeout: float | None = None) -> Ack:
-        """Remove it with all its messages, and wait until it is gone; `NoSuchTopic` if there is none."""
+        """Remove the topic with all its messages, and wait until it is gone. Raises `NoSuchTopic` if there is none."""
         with naming(self.name):
             return self._requests.removal().wait(timeout)
 
     def facts(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
-        """Return the facts of the topic; `NoSuchTopic` if there is no such topic.
+        """Return the facts of the topic. Raises `NoSuchTopic` if there is no such topic.
 
-        They are first (the oldest offset), next (that of the next message), bytes, wall_ms, settings, groups (their
-        number) and scheduled (how many messages wait for their time; an older server does not tell it).
+        The facts are first (the oldest offset), next (the offset of the next message), bytes, wall_ms, settings, groups
+        (their number) and scheduled (how many messages wait for their time; older servers do not tell this fact).
         """
         checks.wait_s(timeout)
         with naming(self.name), QuestionPort(self._requests.servers(), timeout) as port:
@@ -272,11 +272,11 @@ class Topic(metaclass=PublicNames):
     def read(
         self, start: TopicStart = "begin", *, until: int | None = None, wait: bool = True
     ) -> Iterator[MessageBatch]:
-        """Read messages in their order, as batches of columns, over failovers.
+        """Yield messages in their order, as batches of columns. A failover does not end the reading.
 
         start   "begin": from the oldest on; "end": only new ones; or the offset of the first message that is wanted
         until   the offset of the last message that is wanted; None: all
-        wait    whether to wait for messages to come; else it ends when all that is there was read
+        wait    True: wait for new messages; False: end when all present messages were read
 
         Raises `NoSuchTopic`, and `Unanswered` if no server serves for 30 s.
         """
@@ -303,11 +303,11 @@ class Topic(metaclass=PublicNames):
         This call alone makes the group. If the group is removed later, the consumer raises `NoSuchGroup`.
 
         start     where the group begins if this call makes it: "begin", "end", or the first offset wanted
-        ttl       seconds (or a timedelta) for which its process may be stopped or gone before its messages go to others
-        ack       "after" the messages were handed out: at least once, and exactly once by `Batch.commit`; or "before":
-                  at most once. A refused acknowledgement does not end the loop in either mode
-        prefetch  how many chunks, of about 256 KiB, it is given ahead
-        name      what others are shown of it
+        ttl       after this time (seconds or a timedelta) a stopped or dead consumer loses its messages to others
+        ack       "after": batches are acknowledged after you got them: at least once, or exactly once by
+                  `Batch.commit`; "before": at most once. A refused acknowledgement ends the loop in neither mode
+        prefetch  how many chunks, of about 256 KiB, the server sends ahead
+        name      the name of this consumer that `groups` shows
         create    False: raise `NoSuchGroup` or `NoSuchTopic` if the group is not there, instead of making it
 
         Use it as a context manager, or call `close`. Raises `Refused` with the code "full" for the 257th member.
@@ -365,10 +365,10 @@ class Topic(metaclass=PublicNames):
         expire_after_s: int | Keep | None = KEEP,
         timeout: float | None = None,
     ) -> Ack:
-        """Change settings of a group, which goes on where it is, and wait; see `subscribe`. `NoSuchGroup`.
+        """Change settings of a group, and wait. The group keeps its positions; see `subscribe` for the settings.
 
-        A setting that is not given stays as it is, and None is none. Without `max_deliveries` what was counted is
-        forgotten.
+        A setting that is not given stays as it is; None removes the setting. When `max_deliveries` is removed, the
+        group forgets its counts of failures. Raises `NoSuchGroup`.
         """
         settings = {
             "max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s,
@@ -379,22 +379,25 @@ class Topic(metaclass=PublicNames):
             return self._requests.configuration(group, **settings).wait(timeout)
 
     def unsubscribe(self, group: str, timeout: float | None = None) -> Ack:
-        """Remove a group with its positions, and wait until it is gone; `NoSuchGroup` if there is none."""
+        """Remove a group with its positions, and wait until it is gone. Raises `NoSuchGroup` if there is none."""
         with naming(self.name, group):
             return self._requests.unsubscription(group).wait(timeout)
 
     def reset(self, group: str, start: TopicStart, timeout: float | None = None) -> Ack:
-        """Have a group begin anew elsewhere: what its members have in hand is `Fenced`. `NoSuchGroup`."""
+        """Move a group to another start, and wait. Acknowledgements of messages in hand then raise `Fenced`.
+
+        Raises `NoSuchGroup`.
+        """
         with naming(self.name, group):
             return self._requests.subscription(group, start, again=True).wait(timeout)
 
     def groups(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """Return the facts of each group; `NoSuchTopic` if there is no such topic.
+        """Return the facts of each group. Raises `NoSuchTopic` if there is no such topic.
 
-        They are name, position (the lowest), lag (messages from there on), oldest_ms (when the first of these came),
-        members (name and number of slots), ack_timeout_s, lag_alarm_s, max_deliveries, retry_after_s, expire_after_s,
-        failing (slots whose next message failed before) and deliveries (how often the message was given that failed
-        most).
+        The facts are name, position (the lowest), lag (how many messages come from there on), oldest_ms (when the first
+        of these messages came), members (name and number of slots), ack_timeout_s, lag_alarm_s, max_deliveries,
+        retry_after_s, expire_after_s, failing (slots whose next message failed before) and deliveries (how often the
+        group gave the message that failed most).
         """
         return groups_of(self._requests.servers(), self.name, timeout)
 

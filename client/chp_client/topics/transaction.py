@@ -1,15 +1,16 @@
-"""A transaction: keys, messages and acknowledgements in one step, of which all are done or none (docs/topics.md).
+"""A transaction: keys, messages and acknowledgements in one record, all or none (docs/topics.md).
 
     with clone.transaction() as t:
-        t.set("/stock/7", b"41", if_revision=at)  only if it still has that revision
-        t.expect("/orders/open", 0)               only if this key is absent; it is not written
+        t.set("/stock/7", b"41", if_revision=at)  only if the key still has that revision
+        t.expect("/orders/open", 0)               only if this key is absent; the transaction does not write it
         t.publish("orders", b"...", key="alice")
         t.schedule("reminders", b"7", delay_s=1800, unless_changed="/orders/7")
-        t.ack(batch)                              a consumer's
-    t.done.revision                               it is in both servers' one record; else `Conflict` or `Fenced`
+        t.ack(batch)                              acknowledge a batch of a consumer
+    t.done.revision                               the transaction is acknowledged; else `Conflict` or `Fenced`
 
-It is one batch, so it is resent over failovers and done once, and others see all of it at once. What is in it is not
-shown here before it is acknowledged. Nothing is sent before the end of the block, nor if that ends with an error. A
+A transaction is one batch: the client sends it again after a failover, the pair does it once, and other clients see all
+of it at once. This Clone does not show its sets before the acknowledgement. It is sent at the end of the block, and not
+if the block ends with an error. A
 transaction serves once: to try again, begin another one.
 """
 
@@ -35,32 +36,32 @@ from .schedule import cancellation, entry
 
 
 class ConsumedBatch(Protocol):
-    """What a consumer was given: a `Batch`, or an `AsyncBatch`."""
+    """A batch that a consumer got: a `Batch`, or an `AsyncBatch`."""
 
     @property
     def whose(self) -> tuple[str, str, bytes]:
-        """Topic, group, member."""
+        """The topic, the group, and the lease of the member."""
 
     @property
     def dead(self) -> dict[str, list[Outgoing]]:
-        """The messages that are put aside with it, by topic."""
+        """The messages that are put aside with this batch, by topic."""
 
     @property
     def position(self) -> list[Any] | None:
         """Its place in the servers' history: number, store and opener; None if it is not known."""
 
     def moves(self) -> list[list[Any]]:
-        """The steps that acknowledge it."""
+        """Return the steps that acknowledge the batch."""
 
     def given_back(self) -> list[list[Any]]:
-        """The messages that it gives back to a group that counts deliveries."""
+        """Return the messages that the batch gives back to a group that counts deliveries."""
 
     def sent(self, ticket: Ticket) -> None:
-        """They are on their way."""
+        """Note that the acknowledgement is on its way, with this ticket."""
 
 
 class Transaction:
-    """Made by `Clone.transaction`; each method may be called any number of times, the last word on a key counts."""
+    """A transaction, made by `Clone.transaction`. Methods may be called repeatedly; the last call for a key counts."""
 
     def __init__(self, writer: Writer, timeout: float | None = None) -> None:
         self._writer, self._timeout = writer, checks.wait_s(timeout)
@@ -68,7 +69,7 @@ class Transaction:
         self._sets: dict[str, tuple[bytes | None, int | None]] = {}
         self._expected: dict[str, int] = {}
         self._published: dict[str, list[Outgoing]] = {}
-        # Each by topic and name.
+        # The scheduled messages and the cancellations, each by topic and name.
         self._scheduled: dict[tuple[str, str], list[Any]] = {}
         self._cancelled: dict[tuple[str, str], list[str]] = {}
         self._batches: list[ConsumedBatch] = []
@@ -87,7 +88,7 @@ class Transaction:
     # -- what is to be done
 
     def set(self, key: str, value: Any, ttl: checks.Ttl | None = None, if_revision: int | str | None = None) -> None:
-        """Set a key; the arguments are those of `Clone.set`. All is done only if the key has `if_revision`."""
+        """Set a key, as `Clone.set` does. The transaction takes effect only if the key has `if_revision`."""
         self._check_open()
         checks.held_key(key, self._writer.subtrees)
         data, ms = self._writer.encoded(value), checks.ttl_in_ms(ttl)
@@ -102,16 +103,16 @@ class Transaction:
         self._sets.update((key, (value, ms)) for key, value in zip(keys, values, strict=True))
 
     def delete(self, key: str, if_revision: int | str | None = None) -> None:
-        """Delete a key, whether it is there or not. All is done only if the key has `if_revision`."""
+        """Delete a key, which may be absent. The transaction takes effect only if the key has `if_revision`."""
         self._check_open()
         checks.held_key(key, self._writer.subtrees)
         self._expect(key, "if_revision", if_revision)
         self._sets[key] = None, None
 
     def expect(self, key: str, revision: int | str) -> None:
-        """Do all of it only if a key has this revision (0: if it is absent); else `Conflict`.
+        """Do the transaction only if a key has this revision (0: the key is absent). Else it raises `Conflict`.
 
-        It is for keys that the transaction does not write; `set` and `delete` have `if_revision`.
+        Use this for keys that the transaction does not write; `set` and `delete` have `if_revision`.
         """
         self._check_open()
         self._expect(check_key(key), "revision", revision)
@@ -159,8 +160,8 @@ class Transaction:
     ) -> str:
         """Have the pair publish a message later, and return its name; the arguments are those of `Topic.schedule`.
 
-        What the transaction itself writes is no change of the key `unless_changed`. After a `cancel` of the same name
-        this moves a message that waits.
+        If the transaction itself writes the key `unless_changed`, that is no change. After a `cancel` of the same name
+        in this transaction, the call replaces the message that waits.
         """
         self._check_open()
         row = entry(
@@ -174,9 +175,9 @@ class Transaction:
         return place[1]
 
     def cancel(self, topic: str, name: str) -> None:
-        """Drop a scheduled message. All is done only if it is still there, so it was not published before.
+        """Drop a scheduled message. The transaction takes effect only if the message was not published before.
 
-        A `schedule` of the same name may follow: the message has another time or value then, in one step.
+        A `schedule` of the same name may follow. It gives the message another time or value in the same step.
         """
         self._check_open()
         row = cancellation(topic, name)
@@ -188,17 +189,17 @@ class Transaction:
         self._cancelled[topic, name] = row
 
     def ack(self, batch: ConsumedBatch) -> None:
-        """Acknowledge all of a consumer's batch, if it is still its own; else `Fenced`."""
+        """Acknowledge a whole batch of a consumer. Raises `Fenced` at the end if the consumer has lost the batch."""
         self._check_open()
         if batch not in self._batches:
             self._batches.append(batch)
 
     def once(self, application: str, version: int, *, strict: bool = False) -> None:
-        """Do this only if the application has not done this version or a later one before, also over restarts.
+        """Do the transaction only if the application has not done this version or a later one before.
 
-        A version that was done before is acknowledged, and not done again. With `strict` only the version after the
-        last is done, beginning with 1. A later one is `Refused` with the code "count" and the last version as its
-        detail.
+        The pair remembers the last version, also over restarts. It acknowledges an earlier version without doing it
+        again. With `strict` the pair does only the version after the last one, beginning with 1. It refuses a later
+        version: `Refused` with the code "count" and the last version as its detail.
         """
         self._check_open()
         if not isinstance(application, str) or not 0 < len(application) <= 256:
@@ -210,7 +211,7 @@ class Transaction:
     # -- doing it
 
     def send(self) -> Ticket:
-        """Send it, and don't wait; the ticket raises `Conflict`, `Fenced` and `Refused`."""
+        """Send the transaction without waiting. The ticket raises `Conflict`, `Fenced` and `Refused`."""
         self._check_open()
         body = self._segment().encode()
         if len(self._sets) > DEFAULT.batch_items_max:
@@ -230,7 +231,7 @@ class Transaction:
 
     @property
     def done(self) -> Ack:
-        """Its acknowledgement."""
+        """The acknowledgement of the transaction. Reading this property waits for it."""
         if self._ticket is None:
             raise BadInput("nothing was sent yet; it is at the end of the `with` block")
         return self._ticket.wait(self._timeout)

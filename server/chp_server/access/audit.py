@@ -30,9 +30,9 @@ from ..logs import RateLimiter
 log = logs.get_log(__name__)
 ADMIN, ACCESS, DENIED, KEY = "admin", "access", "denied", "key"
 STREAM = "-"
-# The file of that name is looked at so often.
+# A write checks after this time whether the file was moved away.
 LOOK_S = 1.0
-# Programs send this admin command again and again.
+# Programs send this admin command again and again, so its lines are limited.
 _OFTEN = "status"
 _KINDS = {"admin": ADMIN, "access changed": ACCESS, "denied": DENIED}
 _WHO = ("user", "key", "address")
@@ -54,7 +54,7 @@ class Audit:
                 raise CannotStart(Exit.USAGE, f"{why}; give a file in a directory that is there") from error
 
     def note(self, fact: Fact, number: int) -> None:
-        """Write a fact of the core if it belongs to the audit; `number` is that of the core now."""
+        """Write a fact of the core if it belongs to the audit; `number` is the core's present number."""
         if (kind := _KINDS.get(fact.event)) is not None:
             said = fact.fields
             verdict = said.get("verdict", "denied" if kind == DENIED else "done")

@@ -1,6 +1,6 @@
 """The keys in `--keys DIR`: this server's own, the peer's, and those of users (SPEC.md, section 25).
 
-    server.secret        our pair, readable for this user alone
+    server.secret        the two keys of this server, readable for its user alone
     peer.pub             the other server's public key
     upstreamN.pub        of a replica: the public key of the Nth server of --upstream
     clients/NAME.pub     a key of user NAME; more keys are NAME.2.pub, NAME.new.pub ...; no user is `local` or `peer`
@@ -8,7 +8,7 @@
 `clients` is looked at each second, and read again when the directory has changed, and every `AGAIN_S`. A file that is
 moved there admits its owner at the next handshake. When a file is taken away, its key is *removed*: it is not admitted
 any more, and messages by its open connections are refused. `peer.pub` is looked at each second too, so that the other
-server may have new keys while this one serves. Of other programs' keys, only the public halves are here.
+server may have new keys while this one serves. This directory has only the public halves of other programs' keys.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Keyring:
                 Exit.USAGE, f"{base / 'peer.pub'} is this server's own key; copy the other server's there"
             )
         self._peer = keyfiles.decode(self.peer.decode()) if has_peer else b""
-        # The files as they were when they were read; None for a file that is of no use.
+        # The stamp of each file when it was read, and its user and key; None for a file that is not used.
         self._files: dict[str, tuple[Stamp, Found | None]] = {}
         self._users: dict[bytes, str] = {}
         # The user of each key by the text of the key.
@@ -80,7 +80,7 @@ class Keyring:
         return bool(self._peer) and key == self._peer
 
     def read_peer_again(self) -> bool:
-        """Return True if `peer.pub` has another key now, which is the peer's from now on."""
+        """Read `peer.pub` again if it changed; return True if it has another key, which is the peer's from now on."""
         state = _state_of(self._of_peer)
         if not self._peer or state == self._peer_state:
             return False
@@ -110,7 +110,7 @@ class Keyring:
             self._read_again(changed, now)
 
     def admits(self, key: str, user: str) -> bool:
-        """Return True if a connection of this user, which has shown the key of this text, may go on."""
+        """Return True if a connection of this user may go on; `key` is the text of the key that it has shown."""
         return not self.removals or self._admitted.get(key) == user
 
     def _state(self) -> int:

@@ -1,18 +1,20 @@
 """The authorizer of subscriptions to P+1, for servers with keys: it decides on each before libzmq adds it.
 
-The publisher is in ZeroMQ's manual mode then: it tells of a subscription, and waits to be told to add it to the pipe
-that it has just told of. So each subscription is decided when it is taken, and not in the core's order of a turn.
+The publishing socket is then in ZeroMQ's manual mode: it reports a subscription, and adds the subscription to the pipe
+that it has just reported only when it is told to. So each subscription is decided when it is taken, and not in the
+core's order of a turn.
 
-A denied connection gets a refusal that no other client hears. Its pipe is subscribed to its topic with 8 random bytes
-behind it, and a message is sent there to this pipe alone (XPUB_MANUAL_LAST_VALUE for this one message, as admitted
-clients listen to all topics that begin so). The client filters by prefix, so it hears the message. If the pipe has
-ended, no message is sent. If it ends just then, admitted clients hear the refusal, and subscribe again. libzmq then
-forgets which pipe was the last, so that topic is removed when the connection sends again, or ends.
+A denied connection gets a refusal that no other client hears. The authorizer subscribes the connection's pipe to the
+denied topic with 8 random bytes after it, and sends the refusal to that topic. XPUB_MANUAL_LAST_VALUE, set for this one
+message, keeps it from admitted clients, which listen to all topics with that beginning. The denied client filters by
+prefix, so it hears the message. If the pipe has ended, no message is sent. If the pipe ends during the sending,
+admitted clients hear the refusal, and subscribe again. After the message libzmq does not know any more which pipe was
+the last. So the random topic is removed when the connection sends again, or ends.
 
-A frame that is no subscription, as an XSUB can send, takes the pipe of the next one out of libzmq's queue: from there
-until the queue is empty, it is not known which pipe is meant. So libzmq is told nothing until then. The sender of the
-frame is cut off, and so is each client that subscribed or cancelled right behind it; such a client connects again by
-itself and subscribes to what it had.
+A frame that is no subscription, as an XSUB can send, takes the pipe of the next subscription out of libzmq's queue.
+From then until the queue is empty, the pipe of a subscription is not known. So libzmq is told nothing until then. The
+sender of the frame is cut off, and so is each client that subscribed or cancelled right behind it; such a client
+connects again by itself and subscribes to what it had.
 
 When rules change, a connection with a topic that it may not have any more is cut off. It connects again by itself,
 subscribes to what it had, and gets what it still may. When a key is removed, its connections are cut off too.
@@ -96,16 +98,16 @@ class SubscriptionAuthorizer:
         socket.set(zmq.XPUB_MANUAL, 1)
         self._socket, self._admit, self._refusal, self._admits, self._chance = socket, admit, refusal, admits, chance
         self._held: dict[bytes, ConnectionTopics] = {}
-        # Topics of refusals that are to be removed, one a connection.
+        # The topics of refusals that are still to be removed, one for each connection.
         self._left: dict[bytes, bytes] = {}
         self._rules = self._removals = 0
-        # The pipe that libzmq took from last is the one of the message that was taken last.
+        # True while the pipe that libzmq took from last is that of the message that was taken last.
         self._in_step = True
-        # Connections and the reasons; the reader of the messages cuts them.
+        # The connections to cut off, with the reasons; the code that reads the messages cuts them off.
         self.to_cut: dict[int, str] = {}
 
     def emptied(self) -> None:
-        """Note that no message is left: from here on, libzmq's pipes are those of its messages again."""
+        """Note that no message is left: from here on, libzmq's last pipe is again that of the last message."""
         self._in_step = True
 
     def decides(self, fd: int, frame: zmq.Frame) -> bool:
@@ -133,7 +135,7 @@ class SubscriptionAuthorizer:
             self._left[fd] = self._tell(self._refusal(user, topic, why, origin_of(frame)))
             return False
         key = key_of(frame)
-        # It may be of an earlier connection with this descriptor.
+        # The held topics may be those of an earlier connection with this descriptor.
         if held is None or (held.user, held.key) != (user, key):
             held = self._held[fd] = ConnectionTopics(user, key)
         held.topics.add(topic)
@@ -141,13 +143,13 @@ class SubscriptionAuthorizer:
         return True
 
     def _tell(self, refusal: Frames) -> bytes:
-        """Send a refusal to the pipe that was taken from last, alone, if it has not ended; return its topic."""
+        """Send a refusal only to the pipe that was taken from last, if the pipe has not ended; return its topic."""
         topic = refusal[0] + self._chance(NONCE_BYTES)
-        # This lets libzmq notice what has ended.
+        # This read lets libzmq notice connections that have ended.
         self._socket.get(zmq.EVENTS)
         before = self._socket.get(_TOPICS_COUNT)
         self._socket.set(zmq.SUBSCRIBE, topic)
-        # There is no pipe: libzmq would send it to all clients that may hear it.
+        # The pipe has ended: libzmq would send the refusal to all clients that may hear its topic.
         if self._socket.get(_TOPICS_COUNT) == before:
             return topic
         self._socket.set(zmq.XPUB_MANUAL_LAST_VALUE, 1)
@@ -168,7 +170,10 @@ class SubscriptionAuthorizer:
         self._left.pop(fd, None)
 
     def look(self, rules: int, removals: int, cut_off: Callable[[int, str], None]) -> None:
-        """Cut off connections with a topic that they may not have any more, if rules changed or keys were removed."""
+        """If rules changed or keys were removed, cut off the connections that they concern.
+
+        Such a connection has shown a removed key, or has a topic that its user may not have any more.
+        """
         if rules == self._rules and removals == self._removals:
             return
         self._rules, self._removals = rules, removals

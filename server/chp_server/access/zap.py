@@ -7,8 +7,8 @@
 libzmq asks at each handshake, on a socket of ours that the reactor's loop reads. It does not ask about a wrong server
 key or a client without keys: it cuts these by itself and tells a monitor of the socket.
 
-Each message that comes by a connection has the user and the key with it, as ZAP's metadata. If a key was removed since
-its handshake, messages by its connection are rejected.
+Each message that comes by a connection has the user and the key with it, as ZAP's metadata. If a key was removed after
+the handshake, messages by that connection are rejected.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ SAID_MAX = 1000
 # The server reads at most this many events of a monitor in a second.
 EVENTS_MAX = 2000
 NO_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
-# The property of each message; it is always set, or the other end of a connection could set it.
+# The property of each message with the key of its connection. It is always set (NONE without a key), or the other end
+# of a connection could set it.
 KEY_PROPERTY, NONE = "X-Key", b"-"
 LOCAL_KEY = NONE.decode()
 ENDPOINT = "inproc://zeromq.zap.01"
@@ -92,7 +93,7 @@ class ZapHandler:
             socket.curve_serverkey = self._keyring.peer
 
     def peer_has_another_key(self) -> bool:
-        """Return True if the file of the peer's key has another key since the last call; it is used from now on."""
+        """Return True if the file of the peer's key has another key since the last call; that key is used now."""
         return self._keyring.read_peer_again()
 
     def watch(self, socket: zmq.Socket[bytes], port: str) -> None:
@@ -141,7 +142,7 @@ class ZapHandler:
 
     def _unknown(self, key: bytes, domain: bytes, address: str, now: float) -> None:
         self.counts["unknown_keys"] += 1
-        # The log had a line about it a moment ago.
+        # The log had a line about this key a moment ago.
         if now < self._said.get(key, now):
             return
         if len(self._said) >= SAID_MAX:
@@ -160,7 +161,7 @@ class ZapHandler:
         return self._keyring.removals
 
     def admits(self, key: str, user: str) -> bool:
-        """Return True if a connection that has shown this key as this user may go on; without a key it may."""
+        """Return True if a connection of this user that has shown this key may go on; one without a key may."""
         return key in ("", LOCAL_KEY) or self._keyring.admits(key, user)
 
     def rejected(self, key: str, user: str, address: str) -> None:

@@ -1,11 +1,11 @@
-"""What a part of the server's core may ask for in the middle of its work.
+"""The requests that a part of the server's core may make in the middle of its work.
 
     an event of Binary Star    the core decides whether this server becomes active, or passive
     `RiseAbove`, `Vote`        the core may open an epoch, or become active
     a read of the journal      the shell reads it at the end of the turn
 
-A part yields an `Ask`, and goes on when the core has done it. After a read of the journal it goes on at the start of
-the next turn, with the result. So a part need not know the core. Pure.
+A part yields an `Ask`, and goes on when the core has done it. After a read of the journal the part goes on at the
+start of the next turn, with the result. So a part need not know the core. Pure.
 """
 
 from __future__ import annotations

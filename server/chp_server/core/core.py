@@ -7,10 +7,10 @@
     next_deadline()                                   returns when to take the next turn if no message comes
     begin_short_turn, end_short_turn                  take what needs no whole turn, between two turns
 
-Each part is given the parts that it needs, and all are given the turn under way, with its times and effects (turn.py).
+The core gives each part the other parts that it needs, and the turn under way, with its times and effects (turn.py).
 The committer makes records, the link speaks with the peer (peerlink.py), and the requests answer the snapshot port
 (requests.py). What is known of the pair is in one place (pair_state.py). The core itself decides, by Binary Star,
-whether this server is active. When a part asks for something in the middle of its work (asks.py), `do` does it.
+whether this server is active. If a part asks for such a decision in the middle of its work (asks.py), `do` makes it.
 
 A malformed message is counted by port and logged. It never stops the server.
 """
@@ -59,10 +59,10 @@ __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")
 # Stands for the result of a read of the journal that has not come yet.
 WAITS = object()
-# The servers of a pair. More copies are replicas that confirm.
+# The number of servers of a pair. Further copies are on replicas that confirm.
 COPIES_OF_A_PAIR = 2
-# A promoted server opens an epoch so far above its last one. The pair may have opened epochs that the replica missed,
-# and other servers believe jumps of twice as many (epochs.py).
+# A promoted server opens an epoch at least this many above its last one, because the pair may have opened epochs that
+# the replica missed. Other servers believe jumps of twice this size (epochs.py).
 PROMOTED_EPOCHS = JUMPS // 2
 LOST = (
     "what the pair acknowledged above this number, unless one of its servers comes back; that is nothing of what was "
@@ -112,23 +112,23 @@ class ServerCore:
             )
         self.heartbeats = HeartbeatTimer(turn, self.pair, committed, self._deadlines, self.link)
         self._ending_keys_max = limits.ending_keys_max
-        # The items and bytes of a large commit that a turn does.
+        # The most items and bytes of a large commit that a turn does: without messages, and with messages.
         self._quiet_slice = limits.deferred_slice_items, limits.publish_slice_bytes
         self._busy_slice = max(1, self._quiet_slice[0] // 2), max(1, self._quiet_slice[1] // 2)
         self._small_set_bytes, self._quiet_times = limits.small_set_bytes, limits.gather_quiet_times
         # True if this turn has done its share of the sets that wait.
         self._shared = False
-        # True if this turn took a message of a client or of the peer, who may wait for its end.
+        # True if this turn took a message of a client or of the peer; its sender may wait for the end of the turn.
         self._heard = False
         # True if this server was stopped before the turn, so that the messages in its sockets are old.
         self._woke = False
-        # The name of the mark in the journal, if this server began from that of a replica.
+        # The name of the replica's mark in the journal, if this server was promoted; "" once it is cleared.
         self._mark = ""
-        # A message of the peer that waits for the journal, with its read.
+        # The handling of a peer's message that waits for a read of the journal, and that read.
         self._parked: tuple[Generator[Ask, Any, Any], Ask] | None = None
-        # What that read has found.
+        # The result of the read in `_parked`.
         self._found: Any = WAITS
-        # The peer's messages that came after it.
+        # The peer's messages that came after the one in `_parked`.
         self._behind: deque[tuple[list[bytes], bytes]] = deque()
 
     @property
@@ -153,7 +153,7 @@ class ServerCore:
         """Take every clock reading of the turn, the arbiter's answer, and the events of the connection to the peer.
 
         An event is True if the connection to the peer's P+3 is up, with its handshake, and False if it broke. A long
-        gap in which this server was silent means that its process was stopped.
+        gap since the last turn, in which this server sent nothing, means that its process was stopped.
         """
         turn, pair, state = self.turn, self.pair, self._committed.state
         config = self._config
@@ -190,7 +190,8 @@ class ServerCore:
         if self._parked is not None:
             self._go_on_with_peer()
         if not config.has_peer and not pair.active:
-            # This comes before the first request: a CHP/1 client would ask again only after 5 s.
+            # A lone server becomes active before it handles the first request: a CHP/1 client would ask again only
+            # after 5 s.
             self._alone()
 
     def _go_on_with_commit(self, most: tuple[int, int]) -> None:
@@ -198,7 +199,7 @@ class ServerCore:
         items, size = most
         channels, state = self._committed.channels, self._committed.state
         state.catch_up(items)
-        # A replica publishes while it catches up, too.
+        # A replica publishes too, even while it is behind its pair.
         if channels.behind and (self.pair.active or self._config.replica):
             self.turn.effects.publish += channels.share(size)
         elif channels.behind:
@@ -214,7 +215,7 @@ class ServerCore:
             self._take_sets()
         self._shared = False
         due = NOTHING if now < deadlines.first else self._do_what_is_due()
-        # The allowance of the next turn, which the sets of clients use first.
+        # The next turn may delete this many keys of ended leases. Sets of clients that end leases use this first.
         self.committer.ends_left = self._ending_keys_max
         if self._pending.taken:
             self._go_on_with_pending()
@@ -236,7 +237,7 @@ class ServerCore:
         if self.requests.awake or self.requests.replicas.reads or self.requests.replicas.more:
             self.requests.pump()
         if self._committed.busy and not self._heard:
-            # Nobody waits for the end of this turn.
+            # No client waits for the end of this turn, so it does more of the commit.
             items, size = self._quiet_slice
             self._go_on_with_commit((items - self._busy_slice[0], size - self._busy_slice[1]))
         self.link.opens = False
@@ -244,9 +245,10 @@ class ServerCore:
         return effects
 
     def begin_short_turn(self, now: float, wall_s: float) -> bool:
-        """Begin a turn that takes one kind of message; return False if this server has other things to look at.
+        """Begin a turn that takes one kind of message; return False if this server needs a whole turn instead.
 
-        A passive may only `collect` sets, which it keeps. The active may hear confirmations, and then `end_short_turn`.
+        In a short turn, a passive may only `collect` sets, which it keeps. The active may only take the passive's
+        confirmations, and then call `end_short_turn`.
         """
         turn, pair = self.turn, self.pair
         other = self._config.has_arbiter or self.requests.awake or self._sets.queue.sessions
@@ -288,7 +290,7 @@ class ServerCore:
             self.requests.tell_plans(acks.answered)
 
     def next_deadline(self) -> float:
-        """Return when the next turn is due if no message comes; that is now if work of this turn is left."""
+        """Return the time when the next turn is due if no message comes. This is now if work is left over."""
         state, now = self._committed.state, self.turn.now
         if state.busy or self._committed.busy or self._pending.taken or self.link.ready:
             return now
@@ -299,7 +301,10 @@ class ServerCore:
     # -- what comes in
 
     def stand_still(self) -> None:
-        """Note that this turn waits for room in the journal, and that no other turn begins before there is some."""
+        """Note that this turn waits for room in the journal, and that no other turn begins meanwhile.
+
+        A plain server does nothing. A replica overrides this.
+        """
 
     def _garbage(self, port: str, error: Exception) -> None:
         self.committer.counts[f"garbage_{port}"] += 1
@@ -317,7 +322,7 @@ class ServerCore:
             self._garbage("updates", error)
 
     def collect(self, frames: list[bytes]) -> None:
-        """Take a KVSET of P+2, of CHP/1 or CHP/2; from here on its session goes by its public id."""
+        """Take a KVSET of CHP/1 or CHP/2 from P+2. From here on, the public id stands for its session."""
         self._heard = True
         try:
             if frames[0] == VOUCHED:
@@ -335,12 +340,12 @@ class ServerCore:
             raise
 
     def _vouched(self, frames: list[bytes], at: int) -> list[bytes]:
-        """Return a message that a replica sends for a user, as that user's own."""
+        """Return a message that a replica sends for a user, as if that user had sent it."""
         access, keyed = self._committed.state.access, self._config.keyed
         return self.requests.authorizer.vouched(access, frames, at, keyed=keyed)
 
     def _take_sets(self) -> None:
-        """Do the sets that waited for their turn, as far as this turn may; once a turn."""
+        """Do sets from the queue, as many as this turn may. Only the first call in a turn has an effect."""
         sets, pair, state = self._sets, self.pair, self._committed.state
         if self._shared or state.listing:
             return
@@ -349,7 +354,7 @@ class ServerCore:
             self._collect(frames, waited=True)
 
     def _collect(self, frames: list[bytes], *, waited: bool = False) -> None:
-        """Do a set, keep it for the active, or let it wait for its turn unless it has `waited`."""
+        """Do a set. A passive keeps it instead; the active may queue it, unless it has `waited` already."""
         turn, committer = self.turn, self.committer
         try:
             if not self.pair.serving:
@@ -368,7 +373,7 @@ class ServerCore:
     def request(self, frames: list[bytes]) -> None:
         """Take a message of the snapshot port P: the identity of the connection, then the request.
 
-        Sets that came before it are done before it. It may begin a list of all keys, for which sets wait.
+        Sets that came before the request are done first. The request may begin a list of all keys, for which sets wait.
         """
         if self._sets.queue.sessions:
             self._take_sets()
@@ -384,7 +389,7 @@ class ServerCore:
             self._garbage("snapshot", error)
 
     def page(self, read: JournalRead, found: Any) -> None:
-        """Take what the journal has for a read of the last turn, or an error if the journal is damaged there."""
+        """Take the result of a read of the journal that the last turn asked for, or the error of a damaged journal."""
         if isinstance(found, RetainedDamaged):
             self.committer.counts["retained_damaged"] += 1
             self.turn.effects.fact("retained records damaged", "warning", why=str(found))
@@ -429,7 +434,7 @@ class ServerCore:
             self._garbage("peer", error)
 
     def _run(self, asking: Generator[Ask, Any, T], answer: Any = None) -> T | None:
-        """Run a part, and do what it asks for meanwhile; return None if it waits for the journal."""
+        """Run a part, and do what the part asks for; return its result, or None if it waits for the journal."""
         while True:
             try:
                 ask = asking.send(answer)
@@ -445,9 +450,9 @@ class ServerCore:
                     self.do(ask)
 
     def measured(self, seen: ResourceUsage, *, aside: bool = False) -> str:
-        """Take the shell's measures of memory and disk; return why there is little room, or "".
+        """Take the shell's measurements of memory and disk; return why there is little room, or "".
 
-        `aside` says that this call comes in the middle of a turn.
+        `aside` says that the shell calls this in the middle of a turn.
         """
         self._deadlines.set(EXPIRY, self.turn.now)
         room = self._room
@@ -455,7 +460,7 @@ class ServerCore:
         room.measured(seen)
         if not aside:
             if before and not room.read_only:
-                # No client could refresh a lease meanwhile.
+                # While the server was read-only, no client could refresh a lease.
                 self._committed.state.renew_leases(self.turn.now)
             self._look_at_health()
         return room.tight
@@ -485,7 +490,8 @@ class ServerCore:
     def _vote(self) -> None:
         """Take a client's question as its vote for this server.
 
-        The rest of a state that a silent peer began to send does not come.
+        While a state is being received from a living peer, or written to the journal, the vote has no effect. The rest
+        of a state that a silent peer began to send will not come, so that state is no hindrance.
         """
         pair, alive = self.pair, self.pair.peer_may_serve()
         if not pair.active and pair.replacing is None and (self.link.loader is None or not alive):
@@ -518,7 +524,8 @@ class ServerCore:
         else:
             self._become_passive()
         if self._mark:
-            # It comes behind the record that opens the epoch: a server that dies between the two is promoted again.
+            # The mark is cleared behind the record that opens the epoch. So a server that dies between the two is
+            # promoted again.
             turn.effects.journal.append(Remember(self._mark, b""))
             self._mark = ""
         self.heartbeats.beat_now()
@@ -552,7 +559,7 @@ class ServerCore:
         turn.effects.fact("active", epoch=epoch, number=at, pending=taken)
 
     def _open_epoch(self, because: str) -> None:
-        """Open an epoch above all that this server has heard of: make its first record."""
+        """Open an epoch above all epochs that this server has heard of, and make the first record of the new epoch."""
         turn, pair, config, state = self.turn, self.pair, self._config, self._committed.state
         prev, wall_ms = state.number, round(turn.wall_s * 1000)
         above = pair.epochs.spend(state.epoch, turn.now)
@@ -564,9 +571,9 @@ class ServerCore:
         self._committed.channels.begin_epoch(first)
 
     def _rise_above(self, epoch: int) -> None:
-        """Open an epoch above `epoch`, which the peer or a client has seen, if ours is not above it.
+        """Open an epoch above `epoch`, which the peer or a client has seen, unless this server's epoch is above it.
 
-        Otherwise clients and the peer would take what this server serves as stale.
+        With a lower epoch, clients and the peer would take what this server serves as stale.
         """
         turn, pair, state = self.turn, self.pair, self._committed.state
         pair.epochs.hear(epoch)
@@ -575,7 +582,7 @@ class ServerCore:
             self._open_epoch(f"epoch {epoch} was heard of")
             turn.effects.publish.append(alive(state.number))
             self.heartbeats.greet_all()
-            # An active of a lower epoch has to hear of it soon.
+            # Another active server of a lower epoch has to hear of the new epoch soon.
             self.heartbeats.beat_now()
             turn.effects.fact("epoch opened", "warning", epoch=state.epoch, above=epoch)
 
@@ -641,7 +648,7 @@ class ServerCore:
     # -- what is due at the end of a turn
 
     def _do_what_is_due(self) -> frozenset[str]:
-        """Do what is due before the commit, and return all that is due; the link is due with each heartbeat too."""
+        """Do what is due before the commit, and return the names that are due. Each heartbeat makes LINK due too."""
         deadlines, now = self._deadlines, self.turn.now
         due, beats = deadlines.due(now), now >= deadlines.next_beat
         if beats or EXPIRY in due:
@@ -651,7 +658,7 @@ class ServerCore:
         return due | {LINK} if beats else due
 
     def _expire(self, *, beats: bool) -> None:
-        """End what is over, and set the time of the next check; all kinds are checked with each heartbeat."""
+        """End what is over by time, and set the time of the next check. With a heartbeat, all kinds are checked."""
         pair, state, now = self.pair, self._committed.state, self.turn.now
         expiry, deadlines = self._expiry, self._deadlines
         if not pair.serving or self._room.read_only or self._config.replica:
@@ -660,7 +667,7 @@ class ServerCore:
         elif state.deferred or state.listing or self._pending.taken:
             deadlines.set(EXPIRY, now)
         elif now < pair.hold_until:
-            # This server was stopped. A successor may have refreshed what is over here.
+            # The process of this server was stopped. A successor may have refreshed leases that are over here.
             deadlines.set(EXPIRY, pair.hold_until)
         else:
             expiry.step(scan=beats)
@@ -677,7 +684,7 @@ class ServerCore:
     def promote(self, mark: str) -> None:
         """Begin from the journal of a replica: the next epoch is above those that the pair may have opened meanwhile.
 
-        The journal has a mark as a replica's until this server is active, or follows its peer.
+        The journal keeps the mark of a replica until this server is active or follows its peer.
         """
         epochs, state = self.pair.epochs, self._committed.state
         self._mark = mark

@@ -1,4 +1,4 @@
-"""The settings of the server's core. Its parts are given them, and read no configuration themselves."""
+"""The settings of the server's core. The core hands them to its parts, which read no configuration themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CoreConfig:
     replica: bool = Config.replica
     # True for a replica that confirms what its journal has synced.
     confirms: bool = Config.confirms
-    # The servers that have a set on disk before its acknowledgement says *replicated*.
+    # The number of servers that must have a set on disk before its acknowledgement says *replicated*.
     copies: int = Config.copies
     # True for a server that begins from the journal of a replica.
     promote: bool = Config.promote

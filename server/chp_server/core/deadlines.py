@@ -1,7 +1,7 @@
 """The times at which parts of the core have something to do.
 
     set      a part sets its next time, under its name; to act in this turn it sets the turn's own time
-    first    the time when the next part is due: before it, a turn need not ask what is due, and the shell need not wake
+    first    the time when the next part is due; until then the shell need not wake, and a turn need not call `due`
     due      the end of a turn takes out the names that are due, and calls only these parts
 
 There are few names, so a table with one time for each is enough. Pure.
@@ -12,13 +12,13 @@ from __future__ import annotations
 NEVER = float("inf")
 NOTHING: frozenset[str] = frozenset()
 
-# HUGZ, STATE and the heartbeats of channels are sent. Other regular checks are done with them.
+# When HUGZ, STATE and the heartbeats of channels are to be sent. Other regular checks are done with them.
 BEAT = "beat"
-# Keys, leases or transactions end, or the slots of a group are given out.
+# When keys, leases or transactions end, or the slots of a group are to be given out.
 EXPIRY = "expiry"
-# A passive that was asked to take over has not done so in time.
+# When the active gives up a handover, because the passive has not taken over in time.
 HANDOVER = "handover"
-# Something about the peer has changed, other than how far records have come.
+# When the link to the peer has to be looked at: something has changed there, other than how far records have come.
 LINK = "link"
 
 
@@ -33,7 +33,7 @@ class Deadlines:
         self.next_beat = NEVER
 
     def set(self, name: str, at: float) -> None:
-        """Let a part be due at a time, in place of the time that was set for it before."""
+        """Set the time when a part is due. It replaces the part's earlier time."""
         before, self._at[name] = self._at.get(name), at
         if at <= self.first:
             self.first = at
@@ -46,7 +46,7 @@ class Deadlines:
         self.set(BEAT, now)
 
     def clear(self, name: str) -> None:
-        """Let a part be due no more."""
+        """Remove the time of a part, so that the part is not due."""
         if self._at.pop(name, None) == self.first:
             self._look()
 

@@ -7,14 +7,14 @@
     schedules       messages whose time has come, which are published then
 
 A lease may have a million keys, and a million ttls may be over at one moment. Deleting all at once would hold up every
-client for seconds. So a turn deletes at most `ending_keys_max` keys, and the next turn follows at once. If ended leases
-have keys left, at least half of a turn's keys are theirs.
+client for seconds. So a turn deletes at most `ending_keys_max` keys, and the next turn follows at once. While ended
+leases have keys left, at least half of these deletes are for keys of leases.
 
-A client whose sets wait for their turn lives, and the refresh of its lease may wait behind them. So its leases get
-their time again.
+A client whose sets wait in the server's queue is alive, and the refresh of its lease may wait behind these sets. So the
+server gives the leases of this client their full time again.
 
-What is left to delete is part of the state: keys past their deadline, and leases in `ending`. So a successor goes on
-where the active stopped, without a note in the journal.
+The keys past their deadline and the leases in `ending` are part of the state, so the state tells what is left to
+delete. A successor goes on where the active stopped, without a note in the journal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ class Expiry:
         self.ready = False
 
     def step(self, *, scan: bool) -> None:
-        """End a slice of what is over. Leases, transactions and topics are checked only with `scan`, for its cost."""
+        """End a slice of what is over by time.
+
+        Transactions and topics are checked only with `scan`, because the check is costly. Leases are checked with
+        `scan`, or if the last slice was full.
+        """
         commits, state, now = self._committer, self._committer.committed.state, self._turn.now
         over = self.next_at()
         if not (scan or self.ready or state.leases.ending) and (over is None or over > now):

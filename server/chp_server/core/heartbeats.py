@@ -4,7 +4,7 @@
     STATE        to the peer, each `heartbeat_s`
     heartbeat    to a channel's subscribers, with the fingerprint of its subtree
 
-`end_turn` sends what is due. With each heartbeat it also drops old entries of tables that keep entries for a time.
+`end_turn` sends what is due. With each heartbeat it also removes table entries that are too old.
 `greet_all` tells all subscribers at once that something has changed. A server in a long turn can't send any of these:
 see pair/beat.py. Pure.
 """
@@ -26,7 +26,7 @@ from .updates.turn import CurrentTurn
 
 # RFC 12 asks for one a second.
 HUGZ_S = 1.0
-# A server that waits says so in its log after this long a time since its start, at the latest.
+# A server that waits for its peer logs this at the latest this long after its start.
 WAITING_SAID_S = 5.0
 
 

@@ -1,13 +1,13 @@
-"""A turn from end to end, without its effects: recovery, the order of inputs, and the order of effects.
+"""A turn from end to end, without I/O of its own: recovery, the order of inputs, and the order of effects.
 
-    recover(core, journal, now, wall)     once, before the first turn: take over the state that the journal tells
+    recover(core, journal, now, wall)     once, before the first turn: take over the state that the journal has
     take_inputs(core, inboxes)            let the core handle what has arrived, the peer first
     short_turn(core, inboxes, ...)        take what needs no whole turn, if messages came at `short_port` alone
     steps(core, turn, ports)              perform the turn's effects, in the order that turn.py promises
 
-The reactor has real sockets and a real journal behind `Inboxes` and `Ports`. The simulator has its own, and takes
-`steps` one by one, so that a process can die, stop or lose time between any two. Both use the one order that there is,
-`ORDER`. So what the simulator proves of the order holds for the server too.
+The reactor has real sockets and a real journal behind `Inboxes` and `Ports`. The simulator has simulated ones. It takes
+`steps` one by one, so that a process can die, stop or lose time between any two steps. Both use the order in `ORDER`.
+So what the simulator proves about the order holds for the server too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ServerPort(StrEnum):
     SNAPSHOT = "snapshot"
 
 
-# A look into the class costs as much as several into the module.
+# To read an attribute of an enum class takes several times as long as to read a name of the module.
 PEER, UPDATES, COLLECTOR, SNAPSHOT = ServerPort
 NO_EFFECTS = Turn()
 
@@ -57,7 +57,7 @@ class Inboxes(Protocol):
         """The ports at which messages may have arrived."""
 
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
-        """Hand over what has arrived at a port, in its order, as much as a turn takes.
+        """Call `handle` with each message that has arrived at a port, in order, up to what one turn takes.
 
         On P and P+3 the first frame of each message is the identity of its connection.
         """
@@ -91,19 +91,19 @@ class Ports(Protocol):
         """Return the time now, in the middle of a turn."""
 
     def cut_denied(self) -> None:
-        """Cut off listeners on P+1 that new rules deny what they hear; do nothing if the rules have not changed."""
+        """Cut off listeners on P+1 whose topics new rules deny to them; do nothing if the rules have not changed."""
 
     def save(self, save: Save) -> None:
         """Write a file of its own, durably."""
 
     def to_peer(self, messages: list[Frames]) -> None:
-        """Send to the peer, as far as it is connected and has room."""
+        """Send messages to the peer, as far as the peer is connected and its socket has room."""
 
     def write(self, ops: Sequence[JournalOp], *, again: bool) -> None:
-        """Do the journal's operations, without the sync; `again` if a part of them may have been synced."""
+        """Do the journal's operations, without the sync. `again` says that some of them may be synced already."""
 
     def sync(self) -> None:
-        """Return when what was written is durable. This and `write` raise `JournalFull` if there is no room."""
+        """Make what was written durable, then return. This and `write` raise `JournalFull` if there is no room."""
 
     def no_room(self, error: JournalFull) -> None:
         """Note why the turn waits."""
@@ -131,10 +131,10 @@ class Ports(Protocol):
 
 
 def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> LoadedJournal:
-    """Take over what the journal tells; drop the parts of a record that was never complete.
+    """Take over the state that the journal has; drop the parts of a record that was never complete.
 
-    Raise `WrongStore`, before anything is changed, if the journal is a replica's and this server is none, or if this
-    server is a replica and the journal is a plain server's.
+    Raise `WrongStore`, before anything is changed, if the journal does not suit this server: a replica, or a promotion,
+    needs a replica's journal; any other server needs a plain server's.
     """
     loaded, committed = journal.load(), core.committer.committed
     config, marked = core.pair.config, replica_mark.is_marked(journal)
@@ -147,21 +147,24 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
     recover_snapshot(committed, loaded.snapshot, committed.limits, now, wall_s)
     for row in loaded.rows:
         committed.log.append(committed.follow(row.body, now, wall_s))
-    # The peer may have another journal than when these were staged.
+    # The peer may have another journal than at the time when these batches were staged.
     committed.state.staging.forget_numbers()
     if committed.drop_partial():
         journal.drop_after(committed.state.number)
     journal.trim_messages(core.link.backfill.begin(journal.message_spans(NUMBER_MAX)))
     if config.promote and marked:
         core.promote(replica_mark.REPLICA)
-    # A backup that is started becomes another store than the one that it was made of.
+    # A server that starts on a backup makes it a store of its own, apart from the store that the backup was made of.
     if journal.get_meta(COPY):
         committed.state.store = core.pair.server
     return loaded
 
 
 def read_journal(journal: Journal, read: JournalRead) -> Any:
-    """Return what a turn wants to read: rows, or None if they do not reach back to a number; or something else."""
+    """Return what a turn wants to read from the journal.
+
+    For a `Read` this is rows, or None if the rows do not reach back to its number. `Journal` tells the other results.
+    """
     match read:
         case ReadMessages(topic, offset, number, bytes_max):
             return journal.read_messages(topic, offset, number, bytes_max)
@@ -177,7 +180,7 @@ def read_journal(journal: Journal, read: JournalRead) -> Any:
 
 
 def admit(core: ServerCore, user: str, topic: bytes) -> str:
-    """Return why a user may not subscribe to a topic on P+1; "" if it may. New rules are applied by a second call."""
+    """Return why a user may not subscribe to a topic on P+1; "" if it may. The shell calls this again for new rules."""
     return core.requests.authorizer.unheard(core.state.access, user, topic)
 
 
@@ -191,9 +194,10 @@ def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str, ori
 
 
 def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
-    """Let the core handle what has arrived. The peer comes first, so a server that was stopped hears of its successor.
+    """Let the core handle what has arrived.
 
-    While a large commit gets into the map, readers wait. While all keys are listed for images, sets wait.
+    The peer's messages come first, so that a server that was stopped hears of its successor. While a large commit gets
+    into the map, readers wait. While all keys are listed for images, sets wait.
     """
     ready = inboxes.ready
     if PEER in ready:
@@ -203,7 +207,7 @@ def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
         inboxes.take(UPDATES, core.subscription)
     if COLLECTOR in ready and not state.listing:
         inboxes.take(COLLECTOR, core.collect)
-    # A commit may have come just now.
+    # The sets that were just taken may have begun a large commit.
     if SNAPSHOT in ready and not committed.busy:
         inboxes.take(SNAPSHOT, core.request)
 
@@ -211,7 +215,8 @@ def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
 def short_port(core: ServerCore) -> ServerPort:
     """Return the port that a short turn reads.
 
-    A passive only keeps the sets of clients. On the active the confirmations of the passive release acknowledgements.
+    On a passive, a short turn only keeps the sets of clients. On the active, it only takes the confirmations of the
+    passive, which release acknowledgements.
     """
     return PEER if core.active else COLLECTOR
 
@@ -219,7 +224,7 @@ def short_port(core: ServerCore) -> ServerPort:
 def short_turn(core: ServerCore, inboxes: Inboxes, now: float, wall_s: float, due: float) -> Turn | None:
     """Take the messages at `short_port`, and return the effects; return None if a whole turn has to follow at once.
 
-    The caller has seen that no messages are at other ports. `due` is what `next_deadline` said after the last turn.
+    The caller has checked that no other port has messages. `due` is what `next_deadline` returned after the last turn.
     """
     if now >= due or not core.begin_short_turn(now, wall_s):
         return None
@@ -233,10 +238,10 @@ def short_turn(core: ServerCore, inboxes: Inboxes, now: float, wall_s: float, du
 def answer_operators(core: ServerCore, inboxes: Inboxes) -> Turn:
     """Answer subscriptions and questions for the status while a turn waits for room in the journal.
 
-    Return a turn that has these answers alone.
+    Return a turn that has only these answers.
     """
     inboxes.take(UPDATES, core.subscription)
-    # Other clients ask again.
+    # Other requests are dropped; their clients send them again.
     inboxes.take(SNAPSHOT, lambda frames: core.request(frames) if asks_status(frames) else None)
     effects, core.turn.effects = core.turn.effects, Turn()
     return effects
@@ -246,16 +251,16 @@ def answer_operators(core: ServerCore, inboxes: Inboxes) -> Turn:
 
 
 def steps(core: ServerCore, turn: Turn, ports: Ports) -> Iterator[Step]:
-    """Perform a turn: yield each step that it has effects for, and do the step when the next one is asked for.
+    """Perform a turn: yield each step that the turn has effects for, and do the step when the caller asks for the next.
 
-    While the journal has no room, the turn goes no further, and the peer takes over as from a stopped server. So all
-    that is published, acknowledged or confirmed is in the journal.
+    While the journal has no room, the turn goes no further, and the peer takes over as if this server had stopped. So
+    everything that is published, acknowledged or confirmed is in the journal.
 
-    Before the first step, listeners that new rules deny are cut off, because this turn may
-    have records that they may not see.
+    Before the first step, listeners that new rules deny are cut off, because this turn may have records that they may
+    not see.
     """
     ports.cut_denied()
-    # The effects of a step are looked at when its turn has come.
+    # Whether a step has effects is looked up only when the steps before it are done.
     has_effects = map(getattr, repeat(turn), map(itemgetter(1), ORDER))
     for step, _, perform in compress(ORDER, has_effects):
         yield step
@@ -328,7 +333,7 @@ def _promise(core: ServerCore, turn: Turn, ports: Ports) -> None:
 
 
 def _confirm(core: ServerCore, turn: Turn, ports: Ports) -> None:
-    # Until then the journal tells of the state before.
+    # While a replacement is being written, the journal still has the earlier state, so nothing may be confirmed.
     if core.pair.replacing is None:
         ports.to_peer(turn.confirm)
     else:
@@ -349,7 +354,7 @@ def _read(core: ServerCore, turn: Turn, ports: Ports) -> None:
     for read in turn.reads:
         try:
             found = ports.read(read)
-        # The journal is damaged there; the part that asked decides what that means.
+        # The journal is damaged there. The part that asked for the read decides what to do.
         except ChpError as error:
             found = error
         core.page(read, found)

@@ -1,15 +1,16 @@
 """The release of acknowledgements: when the answers that clients wait for may leave the server.
 
-    end_turn                       puts answers into the turn: those that the passive has confirmed, or all without one
+    end_turn                       puts answers into the turn: those that the passive has confirmed, or all if there is
+                                   no passive in sync
     may_leave, may_be_promised     check again when the shell is about to send the answers
     clear                          drops all answers, because this server no longer serves
 
-Between the decision and the sending, the process may have been stopped, and the peer may have become active. So answers
-that would leave too late are deferred until the peer was heard. With an arbiter, answers are deferred too if the lease
-may have ended since the turn began. Clients send again to the other server what was not acknowledged.
+Between the decision and the sending, the process may have been stopped, and the peer may have become active. So this
+server defers answers that would leave too late until it has heard the peer. With an arbiter, it also defers answers if
+its lease may have ended since the turn began. Clients send unacknowledged sets again, to the other server.
 
-`CopiesRelease` takes the place of `AckRelease` on a server with `--copies` above 2. An answer then waits for replicas
-that confirm, too, as long as enough of them are in sync. Pure.
+`CopiesRelease` takes the place of `AckRelease` on a server with `--copies` above 2. There an answer also waits for
+replicas that confirm, while enough of these replicas are in sync. Pure.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class AckRelease:
             acks.release(turn, confirmed, number)
 
     def _is_agreed(self, confirmed: int | None) -> bool:
-        """Return True if the arbiter knows who else has what this server answers."""
+        """Return True if the arbiter knows which other server has the records that this server acknowledges."""
         acks = self._acks
         return self._arbitration.agreed(confirmed, acks.answered, bool(acks.waiting or self.waits))
 
@@ -71,7 +72,7 @@ class AckRelease:
         return []
 
     def may_be_promised(self, promises: Answers, began: float, now: float) -> Answers:
-        """Return the answers on P that may leave now; defer the others. They are answers to replicated commands."""
+        """Return the answers on P that may leave now; defer the others. All are answers to replicated commands."""
         if self._in_time(began, now):
             return promises
         self._promises += promises
@@ -112,7 +113,7 @@ class CopiesRelease(AckRelease):
     def end_turn(self, turn: Turn, confirmed: int | None, number: int) -> None:
         """Put into the turn the answers that may leave.
 
-        Without enough replicas in sync, they wait for the passive alone, and do not say *replicated*.
+        If too few replicas are in sync, answers wait for the passive alone, and do not say *replicated*.
         """
         bound = self._replicas.confirmed_by(self._needed)
         self._counted.worth = self._counted.durability if bound is None else REPLICATED

@@ -1,17 +1,18 @@
 """The snapshots of the journal, written a chunk a turn while the server goes on serving.
 
-When the journal says that its rows have grown enough, an image of the state is begun. Its chunks are written between
-turns: in a turn that wrote records as many bytes as those have, and one chunk in any other turn. So a client that
-writes without a pause doubles the work of a turn at most. Then the image becomes the journal's snapshot, and the rows
-that it covers are deleted.
+When the journal says that its rows have grown enough, the server begins an image of the state. It writes the chunks of
+the image between turns. After a turn without records, it writes one chunk. A turn with records owes as many bytes of
+chunks as the records have, and at most `PUT_OFF_BYTES` of this debt are put off. So under constant writes a turn does
+at most about twice its work. The complete image becomes the journal's snapshot, and the rows that it covers are
+deleted.
 
-None is begun for which the disk has no room, and one is abandoned if the disk becomes short. On a short disk a snapshot
-is also begun if the journal has much more than the state, because deletes make room only so.
+The server begins no snapshot for which the disk has no room, and abandons a snapshot if the disk becomes short. On a
+short disk, it also begins a snapshot if the journal is much larger than the state: only then can deletes free space.
 
-A passive that has taken over a whole state writes it the same way (`Replace`). Until that is done, its journal still
-tells of the state before. So the passive confirms nothing and hands over nothing (`PairState.replacing`), and all else
-for the journal waits. These are the records that came meanwhile; the active bounds them, as nothing is confirmed. If
-the passive becomes active meanwhile, the rest is written at once.
+A passive that has taken over a whole state writes the state in the same way (`Replace`). Until that is done, its
+journal still has the earlier state. So the passive confirms nothing and hands over nothing (`PairState.replacing`), and
+the records that come meanwhile wait for the journal. The active bounds their number, because they are not confirmed. If
+the passive becomes active meanwhile, it writes the rest at once.
 """
 
 from __future__ import annotations
@@ -33,19 +34,20 @@ from .state.journal import Journal
 from .updates.committed import Committed
 from .updates.turn import Append, DropAfter, Fill, JournalOp, Remember, Replace, Trim
 
-# Steps that a turn may do at once: a chunk, the rest, the end. So a small state is replaced in one turn.
+# The turn that begins a replacement does at most this many steps of it: a chunk, the rest, the end. So a small state is
+# replaced in one turn.
 SMALL = 3
 # The bytes of a chunk: a turn makes and writes it in half a millisecond.
 CHUNK_BYTES = 1 << 17
-# While there is no room for a snapshot that is due, this is asked again after so long.
+# If there is no room for a snapshot that is due, the server looks again after this time, in seconds.
 LOOK_S = 5.0
-# On a short disk the journal is to have at most so many times the state, and LITTLE_BYTES.
+# On a short disk, a snapshot is begun if the journal is larger than SHORT_TIMES the state plus LITTLE_BYTES.
 SHORT_TIMES, LITTLE_BYTES = 2, 4 << 20
-# The items that are weighed for an estimate, which takes 50 ms; they stand for the rest.
+# The size of a map is estimated from at most this many items. To add up their sizes takes 50 ms.
 WEIGHED = 1_000_000
-# Turns with records put off so many bytes of chunks, for turns that have nothing else to do.
+# Turns with records put off at most this many bytes of chunks. Turns without records write them.
 PUT_OFF_BYTES = 1 << 24
-# The name of a meta value: if it is set, this journal is a copy of a store that may live on.
+# The name of a meta value in the journal. If the value is set, this journal is a copy of a store that may go on.
 COPY = "copy"
 
 
@@ -58,13 +60,13 @@ class Snapshotter:
         self._bodies: Iterator[bytes] | None = None
         # The bytes of records that this turn wrote.
         self._written = 0
-        # The bytes of chunks that turns with records still have to put.
+        # The bytes of chunks that turns with records have put off.
         self._owed = 0
         self._not_before = float("-inf")
         self.number = 0
-        # The `shared` of a replacement that is not done.
+        # The `shared` of the `Replace` order that is not done yet; None if there is none.
         self._shared: int | None = None
-        # The operations that wait for the replacement.
+        # The journal operations that wait for the replacement.
         self._waiting: list[JournalOp] = []
         self._is_copy = bool(journal.get_meta(COPY))
 
@@ -119,7 +121,7 @@ class Snapshotter:
         if not (due or room.short_of_disk):
             return False
         stats, number = self._journal.stats(), core.state.number
-        # A snapshot has no more than the last one and what came since.
+        # The new snapshot is at most as large as the last one and the rows since then together.
         most = int(stats.get("snapshot_bytes", 0)) + int(stats.get("since_snapshot_bytes", 0))
         if due and room.has_disk_for(most):
             return True
@@ -128,22 +130,22 @@ class Snapshotter:
         return number > 0 and (due or most > SHORT_TIMES * size + LITTLE_BYTES) and room.has_disk_for(size)
 
     def give_up(self, until: float) -> None:
-        """Abandon the snapshot for want of room; the one before stays, and none is begun before `until`."""
+        """Abandon the snapshot, and begin no other before `until`. The journal keeps its last complete snapshot."""
         self._journal.abort_snapshot()
         self._bodies, self._not_before = None, until
 
     def write(self, ops: Sequence[JournalOp], core: ServerCore, *, again: bool = False) -> None:
-        """Do a turn's journal operations, without the sync; `again` if a part of them may have been synced.
+        """Do a turn's journal operations, without the sync. `again` says that some of them may be synced already.
 
-        A replacement is the state as it is when it begins, so it contains the complete records that came before it.
+        A replacement takes the state at its begin, so it contains the complete records that came before that.
         """
         if self._is_copy and not all(isinstance(op, Remember) for op in ops):
-            # With its first record, in the same transaction, the copy becomes a store of its own.
+            # The first operation makes the copy a store of its own, in the same transaction.
             self._journal.set_meta(COPY, b"")
             self._is_copy = False
         replaced, begun = 0, False
         if again:
-            # The error has abandoned a snapshot that was under way.
+            # The error of the journal has abandoned the snapshot that was under way.
             self.give_up(core.turn.now)
             replaced = int(self._journal.stats()["number"])
             self._waiting = [op for op in self._waiting if not any(op is now for now in ops)]
@@ -180,7 +182,7 @@ class Snapshotter:
             self._journal.keep_messages(op.messages)
 
     def replace(self, core: ServerCore, shared: int = 0) -> None:
-        """Write the whole state as it is now in place of what the journal has; or write the rest, if that has begun."""
+        """Replace what the journal has by the whole present state, at once. A replacement under way is completed."""
         self._shared = shared
         if self._bodies is None:
             self.begin(core)
@@ -188,7 +190,7 @@ class Snapshotter:
             core.state.gather()
 
     def _replaced(self, core: ServerCore, shared: int) -> None:
-        """Make the state that was taken over the journal's snapshot, and do the operations that waited; all durably."""
+        """Make the written state the journal's only snapshot, then do the operations that waited; sync all."""
         self._journal.commit_snapshot(keep_after=self.number, alone=True, shared=shared)
         for op in self._waiting:
             self._do(op, self.number)
@@ -203,7 +205,7 @@ class Snapshotter:
         self._bodies = self._chunks(core, core.state.image(""))
 
     def _chunks(self, core: ServerCore, image: Image) -> Iterator[bytes]:
-        # A snapshot keeps these deadlines: no later update in it would correct them.
+        # The deadlines are copied, because a snapshot has no later updates that would correct a changed deadline.
         image.deadlines = dict(image.deadlines)
         rest = core.state.rest(core.turn.now)
         staged = core.state.staging.segments()
@@ -228,7 +230,7 @@ def weight_of(hashmap: Hashmap) -> int:
 
 
 def recover_snapshot(commits: Committed, bodies: Iterable[bytes], limits: Limits, now: float, wall_s: float) -> None:
-    """Take over the journal's snapshot; its ttls are shortened by its age, by this server's wall clock."""
+    """Take over the journal's snapshot, and shorten its ttls by its age. The age is by this server's wall clock."""
     for _ in recovering(commits, bodies, limits, now, wall_s):
         pass
 

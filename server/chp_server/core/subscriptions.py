@@ -21,15 +21,15 @@ NO_ROOM = "too many channels, of this connection or of all; subscribe to fewer"
 
 
 def begins(frames: list[bytes]) -> bool:
-    """Return True if an event subscribes; then the open updates have to become a record first."""
+    """Return True if an event is a subscription. The caller must first commit the open updates as a record."""
     return len(frames) > 1 and frames[1][:1] == b"\x01"
 
 
 def hear(frames: list[bytes], committed: Committed, turn: CurrentTurn, greet: Callable[[], bytes]) -> list[Frames]:
     """Take the name of a connection and its XPUB event, which is 1 or 0 and a topic; return what to publish.
 
-    Without an event, the connection has ended. libzmq then cancels its subscriptions without the connection's name;
-    these cancellations change nothing, as the end of the connection was told before.
+    Without an event, the connection has ended. libzmq also cancels the subscriptions of an ended connection, without
+    its name. These cancellations change nothing, because the server already knows that the connection has ended.
     """
     who, *events = frames
     listeners, topic, now = committed.channels.listeners, events[0][1:] if events else b"", turn.now

@@ -1,7 +1,7 @@
-"""The thread that sends BEAT while a turn goes on: this process is alive. beat.py decides when, and with what.
+"""The thread that sends BEAT to the peer during a long turn, to show that this process is alive.
 
-The thread makes a socket of its own to the peer's P+3, as a socket belongs to one thread. A message without room is
-dropped.
+beat.py decides when BEAT is sent and what it says. The thread makes a socket of its own to the peer's P+3, because a
+socket belongs to one thread. A BEAT for which the socket has no room is dropped.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from ..core.pair.beat import BeatTimer
 from .sockets import send_all
 
 log = logs.get_log(__name__)
-# Few messages wait for the peer, as it has to hear now that we live.
+# At most this many BEATs wait for the peer: an old BEAT does not show that this process is alive now.
 QUEUED_MAX = 4
 END_S = 5.0
 
 
 class BeatThread:
-    """A thread that runs within the block; the thread of the turns makes it, and the new thread calls `on_stuck`."""
+    """The thread that sends BEAT; it runs within the `with` block.
+
+    The thread of the turns has to create this object. The BEAT thread calls `on_stuck` when a turn is stuck.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class BeatThread:
         self._thread = threading.Thread(target=self._run, name="chp-beats", daemon=True)
 
     def anew(self) -> None:
-        """Connect to the peer anew, as it has another key."""
+        """Let the thread replace its socket to the peer by a new one."""
         self._anew.set()
 
     def __enter__(self) -> Self:

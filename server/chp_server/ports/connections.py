@@ -1,7 +1,7 @@
-"""Connections of libzmq by their descriptors: where one leads, what its other end has taken, and how to cut it.
+"""Functions for libzmq's connections, by file descriptor: find the other end, see what it has taken, or cut it off.
 
-libzmq has no way to cut one connection; the kernel has. A descriptor that was just closed may be another connection's
-by now, so each function first checks that it still leads to the same place.
+libzmq can't cut a single connection, but the kernel can. A descriptor may have been closed, and belong to another
+connection by now. So each function that gets a place first checks that the descriptor still leads there.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .. import logs
 
 log = logs.get_log(__name__)
 NOTHING = (0, "")
-# The place of the other end: host and port, or the process at the other end of a file.
+# A place names the other end of a connection: host and port, or "process" and its id for a Unix socket.
 Place = tuple[Any, ...]
 _INFO_BYTES = 148
-# The places of tcpi_bytes_acked, tcpi_bytes_received and tcpi_notsent_bytes in Linux's struct.
+# The offsets of tcpi_bytes_acked, tcpi_bytes_received and tcpi_notsent_bytes in Linux's struct tcp_info.
 _ACKED, _RECEIVED, _NOT_SENT = 120, 128, 144
 
 
@@ -40,10 +40,10 @@ class ConnectionStats(NamedTuple):
 
 
 def _is_full(connection: socket.socket) -> bool:
-    """Return True if the other end of a file leaves so much unread that more waits here.
+    """Return True if the reader of a Unix socket leaves more than half of the send buffer unread.
 
-    The kernel can't tell what that end took. So a reader that is never seen to have kept up counts as one that takes
-    nothing.
+    The kernel does not count what such a reader has taken. So a reader that is found full at every look counts as one
+    that takes nothing.
     """
     unread = _PID.unpack(ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]
     return bool(unread > connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2)
@@ -80,7 +80,7 @@ def described(place: Place) -> str:
 
 
 def cut(fd: int, place: Place) -> bool:
-    """Cut a connection; return False if it is gone, or if its descriptor is another one's by now."""
+    """Cut a connection; return False if it is gone, or if another connection has its descriptor by now."""
     with _connection(fd) as found:
         if found is None or found[1] != place:
             return False
@@ -89,7 +89,10 @@ def cut(fd: int, place: Place) -> bool:
 
 
 def taken(fd: int, place: Place) -> tuple[int, bool] | None:
-    """Return how much the other end has taken, and whether more waits in the kernel; None if it is gone."""
+    """Return the bytes that the other end has taken, and whether more bytes wait in the kernel.
+
+    Return None if the connection is gone.
+    """
     with _connection(fd) as found:
         if found is None or found[1] != place:
             return None
@@ -97,7 +100,7 @@ def taken(fd: int, place: Place) -> tuple[int, bool] | None:
             return 0, _is_full(found[0])
         info = found[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
         if len(info) < _INFO_BYTES:
-            # An older kernel does not tell.
+            # An older kernel does not have these counters.
             return 0, False
         return struct.unpack_from("=Q", info, _ACKED)[0], struct.unpack_from("=I", info, _NOT_SENT)[0] > 0
 
@@ -105,7 +108,7 @@ def taken(fd: int, place: Place) -> tuple[int, bool] | None:
 def accepted(ports: set[int]) -> dict[int, dict[int, ConnectionStats]]:
     """Return the TCP connections from others to these ports of this process, by port and descriptor.
 
-    None are found while no descriptor is left to look with.
+    The result has no connections while this process has no free descriptor to list them with.
     """
     found: dict[int, dict[int, ConnectionStats]] = {port: {} for port in ports}
     try:
@@ -127,7 +130,7 @@ def _is_socket(fd: int) -> bool:
     try:
         return stat.S_ISSOCK(os.fstat(fd).st_mode)
     except OSError:
-        # It was the descriptor of the listing itself.
+        # This descriptor listed /proc/self/fd itself, and is closed by now.
         return False
 
 
@@ -140,18 +143,18 @@ def open_files() -> int:
 
 
 class Users:
-    """The users of connections, as far as their messages told; they share the files that this process may open.
+    """The user of each connection, as its messages tell; users share the files that this process may open.
 
     A connection that has sent nothing has no user yet.
     """
 
     def __init__(self, most: int, files: Callable[[], int]) -> None:
-        # It returns how many files are open.
+        # This function returns how many files are open.
         self.files = files
         # At most this many files and sockets may be open; the rest is for journals and the next connections.
         self.most = most
         self.cut = 0
-        # The number of the last message of each connection, and its user.
+        # For each connection: the number of its last message, counted over all connections, and its user.
         self._heard: dict[int, tuple[int, str]] = {}
         self._messages = 0
 
@@ -162,7 +165,7 @@ class Users:
             self._heard[fd] = self._messages, user
 
     def look(self, ports: set[int]) -> None:
-        """Cut connections to these ports of the user who has most of them, if too many files are open."""
+        """If too many files are open, cut connections to these ports; the user who has most of them loses them."""
         if (there := self.files()) <= self.most:
             return
         present = {fd: one.place for of_port in accepted(ports).values() for fd, one in of_port.items()}

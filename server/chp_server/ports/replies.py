@@ -3,11 +3,13 @@
     send     sends to a reader; a message without room is held, and `retry` sends it as soon as there is room
     look     cuts off, now and then, the readers that have taken nothing for long, and drops what waited for them
 
-libzmq counts messages, and 1,000 of them may be chunks with a value of 16 MiB each. So frames are watched, about one
-for each `WATCHED_BYTES`: libzmq tells when it has given one to the kernel, or has dropped it with a reader that left.
+libzmq bounds what waits only by the number of messages, and 1,000 messages may be chunks with a value of 16 MiB. So
+this module counts bytes, and watches about one frame for each `WATCHED_BYTES`. libzmq tells when it has given a watched
+frame to the kernel, or has dropped the frame because its reader left.
 
-A reader may have as much on its way as is still free of the total. So if many readers take nothing, each next one gets
-less. Their sum stays below the total, and as much is left for the next reader as each of them has.
+A reader may have at most as many bytes on their way as are still free of the total. So if many readers take nothing,
+each further reader gets less, and the sum stays below the total. As much stays free for the next reader as each of
+these readers has.
 """
 
 from __future__ import annotations
@@ -48,9 +50,9 @@ class ReplyReader:
     # The key that the reader has shown, and its user.
     who: tuple[str, str] = ("", "")
     watched: deque[tuple[zmq.MessageTracker, int]] = field(default_factory=deque)
-    # The bytes in libzmq, at most.
+    # An upper bound of the bytes that wait in libzmq for the reader.
     sent: int = 0
-    # The part of `sent` since the last frame that is watched.
+    # The part of `sent` that was sent after the last watched frame.
     loose: int = 0
     outgoing: deque[Frames] = field(default_factory=deque)
     outgoing_bytes: int = 0
@@ -69,7 +71,7 @@ class Replies:
         self._readers: dict[bytes, ReplyReader] = {}
         # The bytes that wait for all readers.
         self._waits = 0
-        # The readers whose answers wait here.
+        # The readers for which answers wait in `outgoing`.
         self._waiting: set[bytes] = set()
         self.given_up = 0
         requests.clients.address_of = self.address_of
@@ -219,13 +221,13 @@ class Replies:
         self._requests.room = self._room
 
     def _has_left(self, identity: bytes, reader: ReplyReader) -> bool:
-        """Return True if a client of a replica has gone, whose questions were passed on by a connection of its own."""
+        """Return True if a client has gone whose questions this replica passes to the active."""
         if identity not in self._requests.passed or reader.fd is None:
             return False
         return reader.place is None or connections.place_of(reader.fd) != reader.place
 
     def cut_removed(self, admits: Callable[[str, str], bool]) -> None:
-        """Cut off readers whose keys were removed: else the answers to their former requests would go on."""
+        """Cut off readers whose keys were removed; otherwise the answers to their earlier requests would go on."""
         for identity, reader in list(self._readers.items()):
             if not admits(*reader.who):
                 self._give_up(identity, reader, "its key was removed")
@@ -235,7 +237,7 @@ class Replies:
         if reader.fd is not None and reader.place is not None and connections.cut(reader.fd, reader.place):
             place = ":".join(map(str, reader.place[:2]))
             log.limited("a reader is cut off", why=f"{reader.waits >> 20} MiB wait for it, and {why}", place=place)
-            # This lets libzmq notice it now.
+            # Asking for events lets libzmq notice the cut connection now.
             self._socket.get(zmq.EVENTS)
         self._forget(identity)
 
@@ -247,5 +249,5 @@ class Replies:
 
 
 def _weight(frames: Frames) -> int:
-    """Return about what a message takes in libzmq."""
+    """Return about how many bytes a message takes in libzmq."""
     return sum(map(len, frames)) + FRAME_BYTES * len(frames)

@@ -1,13 +1,14 @@
 """The server's five sockets, their options, and how frames get in and out of them.
 
-    snapshot   ROUTER  P     mandatory, so that a full or vanished reader is told to us instead of losing frames
+    snapshot   ROUTER  P     mandatory: libzmq reports a full or vanished reader, and drops no frames silently
     updates    XPUB    P+1   verbose both ways: we see every subscription that comes or goes, and its connection.
                              Its options are set before it is bound, and never change (docs/decisions/0005)
-    collector  SUB     P+2   everything
+    collector  SUB     P+2   subscribes to everything
     peer_in    ROUTER  P+3   messages of the peer
-    to_peer    DEALER        to the peer's P+3; holds nothing while there is no connection; beat_thread.py has another
+    to_peer    DEALER        connects to the peer's P+3, and holds no messages while it has no connection;
+                             beat_thread.py has another such socket
 
-Each has a limit on message size, so that no length field can ask for memory.
+Each socket has a limit on message size, so that a length field in a message can't make libzmq allocate much memory.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ from .unfinished import BoundSocket, UnfinishedMessages
 
 
 def listen(sockets: list[zmq.Socket[bytes]], address: str) -> list[Path]:
-    """Bind sockets to `ipc://DIR/P` and the names after it, once the ports are ours; raise `CannotStart` if that fails.
+    """Bind sockets to `ipc://DIR/P`, `ipc://DIR/P+1` and so on; raise `CannotStart` if that fails.
 
-    Return the files, which are to be unlinked before the sockets are closed.
+    Call this after the TCP ports are bound. Return the files; the caller unlinks them before it closes the sockets.
     """
     directory = Path(address.removeprefix("ipc://")).parent
     made: list[Path] = []
@@ -78,14 +79,14 @@ def _prepare(directory: Path) -> None:
 
 
 def _is_served(file: Path) -> bool:
-    """Return True if a server listens at a file; libzmq removes the file of a killed server."""
+    """Return True if a server listens at a file. If a killed server has left it, libzmq removes it at the next bind."""
     with net.socket(net.AF_UNIX) as probe:
         probe.settimeout(1)
         return probe.connect_ex(str(file)) == 0
 
 
 POLLIN = int(zmq.POLLIN)
-# For one socket, without waiting, this takes half the time of zmq.Socket.get(zmq.EVENTS).
+# A look at one socket, without waiting, takes half the time of zmq.Socket.get(zmq.EVENTS) by this function.
 ask: Any = zmq.zmq_poll
 
 
@@ -96,7 +97,7 @@ class Poller:
         self._epoll = select.epoll()
         self._things: dict[int, Any] = {}
         self._pipes: set[int] = set()
-        # Sockets whose descriptors may be silent though they have messages.
+        # The sockets that may have messages although their descriptors signal nothing.
         self.again: set[Any] = set()
 
     def add(self, socket: zmq.Socket[bytes]) -> None:
@@ -105,14 +106,14 @@ class Poller:
         self.again.add(socket)
 
     def remove(self, socket: zmq.Socket[bytes]) -> None:
-        """Wait for a socket no longer; to be called before it is closed."""
+        """Stop waiting for a socket. Call this before the socket is closed."""
         descriptor = int(socket.get(zmq.FD))
         self._epoll.unregister(descriptor)
         del self._things[descriptor]
         self.again.discard(socket)
 
     def add_pipe(self, descriptor: int) -> None:
-        """Wait for a pipe too; its descriptor stands for it."""
+        """Wait for a pipe too; `wait` returns its descriptor."""
         self._pipes.add(descriptor)
         self._register(descriptor, descriptor)
 
@@ -121,11 +122,14 @@ class Poller:
         self._things[descriptor] = thing
 
     def all_again(self) -> None:
-        """Look at all sockets again, after much was done with them."""
+        """Let the next `wait` look at all sockets, because calls on a socket may have taken its descriptor's signal."""
         self.again |= set(self._things.values()) - self._pipes
 
     def wait(self, timeout_ms: int) -> set[Any]:
-        """Return, after `timeout_ms` at the latest, those that may have something to read; each is then to be read."""
+        """Wait up to `timeout_ms`, and return the sockets and pipes that may have something to read.
+
+        The caller then has to read each of them.
+        """
         again = self.again
         ready = {socket for socket, _ in ask([(socket, POLLIN) for socket in again], 0)} if again else set()
         told = self._epoll.poll(0 if ready else timeout_ms / 1000)
@@ -141,15 +145,15 @@ class Poller:
 
 
 Frames = list[bytes]
-# The state of 100,000 sessions and leases in one message.
+# A message from the peer has at most this many bytes: room for the state of 100,000 sessions and leases.
 PEER_MESSAGE_BYTES_MAX = 256 << 20
 # A host that vanished sends nothing. Without keepalives its connection would stay, and keep its descriptor.
 KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 60, zmq.TCP_KEEPALIVE_INTVL: 15, zmq.TCP_KEEPALIVE_CNT: 4}
 # At most this many messages for the peer may wait for its connection.
 PEER_OUT_MAX = 100_000
-# A peer that may have refused our key is tried again: longer than a handshake takes.
+# The server waits this long before it connects anew to a peer that does not hear it; a handshake takes less.
 LOOK_AGAIN_S = 3.0
-# ZMTP and a topic have this many bytes beside the subtree.
+# A subscription has at most this many bytes beside its subtree, for ZMTP and for the rest of the topic.
 COMMAND_BYTES = 64
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
@@ -163,7 +167,7 @@ _send_frame: Any = Backend.send
 
 def _make(context: zmq.Context[zmq.Socket[bytes]], kind: int, bytes_max: int) -> zmq.Socket[bytes]:
     socket = context.socket(kind)
-    # Acknowledgements that were just sent may still leave at the end.
+    # After `close`, libzmq has 200 ms to send what still waits, such as acknowledgements.
     socket.set(zmq.LINGER, 200)
     socket.set(zmq.MAXMSGSIZE, bytes_max)
     for option, value in KEEPALIVE.items():
@@ -172,7 +176,7 @@ def _make(context: zmq.Context[zmq.Socket[bytes]], kind: int, bytes_max: int) ->
 
 
 def only_ipv6(address: str) -> bool:
-    """Return True if the name in an address has only IPv6 addresses now. The resolver may take its time."""
+    """Return True if the name in an address has only IPv6 addresses now. The call blocks until the resolver answers."""
     if not addresses.is_name(address):
         return False
     try:
@@ -185,10 +189,10 @@ def only_ipv6(address: str) -> bool:
 def peer_dealer(
     context: zmq.Context[zmq.Socket[bytes]], peer: str, mark: int, zap_handler: ZapHandler | None, tries: int = 0
 ) -> zmq.Socket[bytes]:
-    """Return a socket for the peer's P+3, with the present keys, if there are keys; it is not connected yet.
+    """Return a socket for the peer's P+3, which is not connected yet. It has the present keys, if this server has keys.
 
-    To look for the peer anew, make another socket and close this one. A socket that still tries, and is told to
-    disconnect and to connect, may get both connections, and every other message goes by the wrong one.
+    To connect to the peer anew, make another socket and close this one. A socket that is still connecting must not be
+    told to disconnect and connect again: it may get both connections, and send every other message by the wrong one.
     """
     socket = _make(context, zmq.DEALER, PEER_MESSAGE_BYTES_MAX)
     socket.set(zmq.SNDHWM, mark)
@@ -204,8 +208,8 @@ def peer_dealer(
 class PeerWatch:
     """A monitor of a socket that is about to connect to the peer: it tells which connections stand and which break.
 
-    A connection stands once its handshake has succeeded. The kernel of a stopped process takes a connection too, and a
-    peer that does not know our key completes no handshake: neither of them has a connection.
+    A connection stands once its handshake has succeeded. It does not stand just because a kernel has accepted it: the
+    kernel of a stopped process accepts connections too, and a peer that does not know our key completes no handshake.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
@@ -214,7 +218,7 @@ class PeerWatch:
         socket.monitor(endpoint, UP | DOWN)
         self.events = socket.context.socket(zmq.PAIR)
         self.events.linger = 0
-        # A full queue would stop libzmq's own thread.
+        # The queue of events has no bound, because a full queue would stop libzmq's own thread.
         self.events.rcvhwm = 0
         self.events.connect(endpoint)
 
@@ -228,7 +232,7 @@ class PeerWatch:
             yield int.from_bytes(event[:2], sys.byteorder) == UP
 
     def close(self) -> None:
-        """End the watch, before the socket is closed."""
+        """End the watch. Call this before the socket is closed."""
         self._socket.disable_monitor()
         self.events.close(0)
 
@@ -246,7 +250,8 @@ class ServerSockets:
     ) -> None:
         self._context, self._config, self._limits = context, config, limits
         self.zap_handler = None if keyring is None else ZapHandler(context, keyring)
-        # For a peer that does not hear us. The time is None until the first look.
+        # The time from which on to connect anew to a peer that does not hear us; None until the first look. `_tries`
+        # counts the tries, by which IPv4 and IPv6 alternate for a name.
         self._look_again_at: float | None = None
         self._tries = 0
         self._files: list[Path] = []
@@ -280,7 +285,7 @@ class ServerSockets:
         self._peer_anew = self._peer_reached = False
         questions = 16 * limits.question_bytes_max
         bound = [self.unfinished.watch(socket, questions) for socket in (self.snapshot, self.updates)]
-        # They are in the order of the ports.
+        # The sockets are in the order of their ports.
         self.bound = [*bound, sets, self.unfinished.watch(self.peer_in, limits.stranger_bytes_max)]
         for socket in (self.snapshot, self.updates, self.collector):
             self.waiting.add(socket)
@@ -290,13 +295,16 @@ class ServerSockets:
             self.waiting.add(self.zap_handler.questions)
 
     def bind(self) -> None:
-        """Take the ports (`OSError`, with the endpoint as its file name) and the files (`CannotStart`)."""
+        """Bind the ports and the files.
+
+        Raise `OSError`, with the endpoint as its file name, if a port can't be bound, and `CannotStart` for a file.
+        """
         peer = self._config.peer_endpoint(3)
         clients = [self.snapshot, self.updates, self.collector]
         for i, socket in enumerate([*clients, *([self.peer_in] if peer is not None else [])]):
             if self.zap_handler is not None:
                 self.zap_handler.lock(socket, zap.CLIENTS if socket in clients else zap.PEER)
-                # `Subscribers` watches this one.
+                # `Subscribers` watches the handshakes of `updates`.
                 if socket is not self.updates:
                     self.zap_handler.watch(socket, f"P+{i}" if i else "P")
             _bind(socket, self._config.endpoint(i), self.bound[i])
@@ -312,12 +320,14 @@ class ServerSockets:
             self._files = listen(clients, self._config.ipc_address)
 
     def look_for_peer(self, now: float, *, unheard: bool, met: bool) -> bool:
-        """Connect to the peer anew if it has another key, or if it does not hear us and has a name or we have keys.
+        """Connect to the peer anew if that may help; return True if a new connection was begun.
 
-        Return True if it connects anew. If the peer does not know our key, libzmq gives the connection up for ever; of
-        a name it tries one kind of address. A kind that reached the peer is kept: if both servers changed it in turn,
-        the connection of one could stand only while that of the other did not. A kind that has not reached the peer is
-        changed, even if the peer says that it hears us: it may have heard only the connection before this one.
+        It may help if the peer has another key, or if the peer does not hear us and we have keys or `--peer` is a name.
+        libzmq never tries again after a peer has refused our key, and it tries only one kind of address of a name.
+
+        A kind of address (IPv4 or IPv6) that has reached the peer is kept. If both servers changed theirs in turn, one
+        connection could stand only while the other one did not. A kind that has not reached the peer is changed, even
+        if the peer says that it hears us: the peer may have heard only the connection before this one.
         """
         peer = self._config.peer_endpoint(3)
         if peer is None:
@@ -325,7 +335,7 @@ class ServerSockets:
         named = addresses.is_name(peer)
         if self.zap_handler is None or not self.zap_handler.peer_has_another_key():
             wanted = (named and not (met and self._peer_reached)) or (self.zap_handler is not None and unheard)
-            # Each connection has this time to come to stand, also the first one.
+            # Each connection, also the first one, has LOOK_AGAIN_S to complete its handshake.
             if self._look_again_at is None or not wanted:
                 self._look_again_at = now + LOOK_AGAIN_S
             if now < self._look_again_at:
@@ -336,7 +346,7 @@ class ServerSockets:
         return True
 
     def _connect_to(self, peer: str) -> None:
-        """Connect a new socket, and watch it before, so that no event of libzmq is missed."""
+        """Connect a new socket to the peer. The watch begins before that, so that it misses no event of libzmq."""
         if self._peer_out is not None and self._peer_watch is not None:
             self.waiting.remove(self._peer_watch.events)
             self._peer_watch.close()
@@ -356,10 +366,10 @@ class ServerSockets:
         return socket
 
     def look_at_peer(self, ready: set[Any]) -> list[bool]:
-        """Add the peer's socket to `ready` if a message has come to it; return the changes of our connection to it.
+        """Add `peer_in` to `ready` if it has a message; return the changes of our connection to the peer.
 
-        A change is True if the connection came to stand, and False if it broke. A look at the socket costs less than
-        reading, which raises an exception if there is no message.
+        A change is True if the connection came to stand, and False if it broke. A look at the socket costs less than a
+        read, which raises an exception if there is no message.
         """
         if self.peer_in not in ready and ask([(self.peer_in, POLLIN)], 0):
             ready.add(self.peer_in)
@@ -386,7 +396,7 @@ class ServerSockets:
         """Close all sockets."""
         self.waiting.close()
         self.subscribers.close()
-        # libzmq leaves the files; as long as we listen, no other server has them.
+        # libzmq does not remove the files. While this server listens, no other server can have taken them over.
         for file in self._files:
             file.unlink(missing_ok=True)
         if self.zap_handler is not None:
@@ -423,12 +433,14 @@ def receive(
     zap_handler: ZapHandler | None = None,
     weigh: Callable[[Frames], int] = _size,
 ) -> list[Frames]:
-    """Return the messages that have arrived, at most so many and so large; with their users, if connections have keys.
+    """Return the messages that have arrived: at most `messages_max`, and no more once they exceed `bytes_max`.
 
-    Messages by a key that was removed are left out. `came` is called with the descriptor of each message's connection.
-    The socket leaves `again`, the set of `Poller`, when no message is left. A `Frame` knows whether another follows;
-    asking the socket (as recv_multipart does) takes twice as long. If a message came alone, asking for another costs
-    less than the exception that says there is none.
+    If connections have keys, the messages are returned with their users, and those by a removed key are left out.
+    `came` is called with the descriptor of each message's connection. When no message is left, the socket is removed
+    from `again`, the set of `Poller`.
+
+    A `Frame` knows whether another frame follows; asking the socket, as recv_multipart does, takes twice as long. After
+    the first message, `ask` looks for another one: a read would raise an exception if there is none, which costs more.
     """
     recv, size = socket.recv, 0
     taken: list[Frames] = []
@@ -459,7 +471,7 @@ def receive(
 
 
 class Intake:
-    """The intake of a turn from a socket, to which libzmq gives a message of each connection in turn."""
+    """The part that takes the messages of a turn from a socket. libzmq takes them from its connections in turn."""
 
     def __init__(
         self,
@@ -479,7 +491,8 @@ class Intake:
         """Return the messages of this turn; none if the server has no room for more."""
         self.left = room <= 0
         if self.left:
-            # The poller must not find the socket ready again and again. libzmq wants to be asked before that.
+            # The poller must not find the socket ready again and again. So `ask` first lets libzmq clear the signal of
+            # the socket's descriptor.
             ask([(self._socket, POLLIN)], 0)
             self._again.discard(self._socket)
             return []
@@ -526,7 +539,7 @@ def _is_rejected(zap_handler: ZapHandler, frame: zmq.Frame, fd: int | None) -> b
 
 def _descriptor(frame: zmq.Frame) -> int | None:
     try:
-        # This takes half the time of "__fd", which is looked up by its name.
+        # `get` by this number takes half the time of `get("__fd")`, which looks the property up by its name.
         return int(frame.get(_SRCFD))
     except zmq.ZMQError:
         return None
@@ -535,7 +548,7 @@ def _descriptor(frame: zmq.Frame) -> int | None:
 def _with_descriptors(
     sockets: ServerSockets, messages_max: int, authorizer: SubscriptionAuthorizer | None
 ) -> Iterator[tuple[int | None, bytes]]:
-    """Yield the frames that have arrived on P+1, each of which may be a subscription, with their connections."""
+    """Yield the frames that have arrived on P+1, mostly subscriptions, each with the descriptor of its connection."""
     socket, zap_handler = sockets.updates, sockets.zap_handler
     for _ in range(messages_max):
         try:
@@ -567,8 +580,8 @@ def take_subscriptions(
     """Yield the events of P+1: a connection and its event, or a connection alone, once it has ended.
 
     A connection is known by its descriptor. libzmq tells of an end before it frees the descriptor. So ends are yielded
-    first, before all that another connection with the same descriptor may have sent meanwhile. Events of a connection
-    that has ended by now are ignored. An event that libzmq makes itself, when a connection ends, has no name.
+    first, before the events of a new connection that may have the same descriptor. Events of a connection that has
+    ended by now are ignored. An event that libzmq makes itself, when a connection ends, has b"" as its connection.
     """
     subscribers, bound = sockets.subscribers, sockets.bound[1]
     came = list(_with_descriptors(sockets, messages_max, authorizer))
@@ -593,7 +606,7 @@ def take_subscriptions(
 
 
 def weight(messages: Sequence[Frames]) -> int:
-    """Return about what messages take in libzmq."""
+    """Return about how many bytes messages take in libzmq."""
     return sum(map(len, chain.from_iterable(messages))) + MESSAGE_BYTES * sum(map(len, messages))
 
 

@@ -1,12 +1,14 @@
 """The connections to P+1: subscribers that come and leave, fall behind, and are cut off.
 
-libzmq bounds what waits for a subscriber by a number of messages, whatever their size, and has no way to cut one
-connection. The kernel knows how much of what was written to a connection has been taken, and can end it. So what waits
-for a subscriber is estimated as what was published since it kept up, less what it has taken since. A subscriber that
-has kept up has nothing in the kernel that was not sent. The estimate is too high for a subscriber that hears only a
-part of all, but that matters only if it is slow. If too much waits, the subscriber is cut off: the messages are dropped
-at once, its socket connects again by itself, and it finds a hole, which heals. (A reader of CHP/1 does not notice the
-hole, as when messages are dropped at a mark.)
+libzmq bounds what waits for a subscriber by a number of messages, whatever their size, and can't cut a single
+connection. The kernel can end a connection, and knows how many bytes its other end has taken. So the bytes that wait
+for a subscriber are estimated: what was published since the subscriber kept up, less what it has taken since. A
+subscriber has kept up if the kernel has no unsent bytes for it. The estimate is too high for a subscriber that hears
+only some topics, but that matters only if the subscriber is slow.
+
+A subscriber for which too much waits is cut off. Its messages are dropped at once, and its socket connects again by
+itself. Its client finds a hole in the updates, and closes the hole. (A CHP/1 client does not notice the hole, as it
+does not either when libzmq drops messages at a high-water mark.)
 
 A subscriber with more topics than any client has is cut off too: libzmq keeps some fifty bytes for each byte of a
 topic.
@@ -28,11 +30,11 @@ from ..access.zap import FAILED
 from . import connections
 
 log = logs.get_log(__name__)
-# A look takes this many events at most.
+# `hear` takes at most this many events of libzmq's monitor.
 EVENTS_MAX = 10_000
-# A look is due when this much was published.
+# `publishing` looks for slow subscribers once this many bytes were published.
 LOOK_BYTES = 4 << 20
-# If less was published, looks are no more frequent than that, as each subscriber costs some system calls.
+# If less than IDLE_BYTES was published, the server looks only every IDLE_S, because each subscriber costs system calls.
 IDLE_BYTES, IDLE_S = 1 << 20, 10.0
 # libzmq needs this many bytes for a frame, in addition to its content.
 MESSAGE_BYTES = 80
@@ -80,14 +82,14 @@ class Subscribers:
         self._monitor = socket_.get_monitor_socket(
             zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | (0 if failed is None else FAILED)
         )
-        # It is called with each handshake that fails.
+        # This function is called with the reason of each handshake that fails.
         self._failed = failed
         self._behind_max, self._topics_max = behind_max, topics_max
         self._readers: dict[int, Subscriber] = {}
-        # The bytes since the last look.
+        # The bytes that were published since the last look.
         self._published = 0
         self._looked_at = 0.0
-        # Something waited for a subscriber at the last look.
+        # True if something waited for a subscriber at the last look.
         self._waits = False
         self.cut = 0
         # Descriptors of connections that have ended, until another connection has them.
@@ -100,7 +102,7 @@ class Subscribers:
         return len(self._readers)
 
     def hear(self) -> None:
-        """Take what libzmq tells of connections; call this now and then, as libzmq keeps its messages until then."""
+        """Take what libzmq tells of connections. Call this now and then, because libzmq keeps its events until then."""
         try:
             for _ in range(EVENTS_MAX):
                 event, fd = _EVENT.unpack(self._monitor.recv_multipart(_NOBLOCK)[0])
@@ -109,7 +111,7 @@ class Subscribers:
                     self._came(fd)
                 elif event & FAILED:
                     if self._failed is not None:
-                        # The value is the reason in this event.
+                        # In this event the second value is the reason, not a descriptor.
                         self._failed(fd)
                 else:
                     self._readers.pop(fd, None)
@@ -131,7 +133,7 @@ class Subscribers:
     # -- subscribers that take too little
 
     def publishing(self, size: int, now: float) -> None:
-        """Note that so many bytes are published next; look for slow subscribers first, if much was published before."""
+        """Note that `size` bytes are published next. First look for slow subscribers, if much was published before."""
         if self._published >= LOOK_BYTES:
             self.look(now)
         self._published += size
@@ -173,7 +175,7 @@ class Subscribers:
     def cut_off(self, fd: int, why: str) -> None:
         """End a connection, if it has not ended."""
         if fd not in self._readers and fd not in self.ended:
-            # Among this many, libzmq has not told of this connection yet.
+            # `hear` has not come to this connection yet, because so many events wait.
             self._came(fd)
         reader = self._readers.get(fd)
         if reader is not None:
@@ -185,7 +187,7 @@ class Subscribers:
             return
         self.cut += 1
         log.limited("a subscriber is cut off", why=why, place=f"{reader.place[0]}:{reader.place[1]}")
-        # This lets libzmq notice it now.
+        # Asking for events lets libzmq notice the cut connection now.
         self._socket.get(zmq.EVENTS)
 
     def close(self) -> None:

@@ -1,13 +1,13 @@
 """Messages that never end: a connection that sends frame after frame of one message is cut off.
 
-libzmq bounds a frame, and the number of messages that it reads ahead, but not the frames of one message. It keeps them
-all until the last has come, and shows none before. The kernel knows how much came by a connection, and we know which
-connections had messages taken. So a connection that sent more than any message has, without a message, sends an endless
-one.
+libzmq bounds the size of a frame, and the number of messages that it reads ahead, but not the frames of one message. It
+keeps all frames until the last one has come, and shows none before. The kernel knows how many bytes came by a
+connection, and this server knows from which connections it took messages. So a connection that sent more bytes than any
+message has, and from which no message was taken, sends an endless message.
 
     came           notes that a message of a connection was taken
-    look_if_grown  checks, when resident memory has grown, how much each connection sent since its last message; only
-                   if no message waits, or so many were taken that each connection had a turn
+    look_if_grown  checks how many bytes each connection sent since its last message, if resident memory has grown. It
+                   waits until no message is left, or until so many were taken that each connection had a turn
 
 Only connections of TCP are checked; those of `ipc` come from processes of this host that may open a private directory.
 """
@@ -23,11 +23,11 @@ from .. import logs
 from . import connections
 
 log = logs.get_log(__name__)
-# Resident memory grows by this much between two searches.
+# A search is due when resident memory has grown by this many bytes.
 GROWN_BYTES = 8 << 20
-# A search takes less than one part in this many of the time.
+# Searches take less than one part in SHARE of the time.
 SHARE = 20
-# A look at the memory is due after this many seconds. As much as comes in that time is of no account.
+# A look at the memory is due after this many seconds. What can come in that time does no harm.
 LOOK_S = 0.005
 
 
@@ -36,14 +36,14 @@ class BoundSocket:
     """A socket to which others connect."""
 
     socket: zmq.Socket[bytes]
-    # The bytes of a message, and what may have come of the next one.
+    # At most this many bytes come between two messages: those of a message, and what came early of the next one.
     most: int
     ports: set[int] = field(default_factory=set)
-    # Messages since the last search ...
+    # The number of messages that were taken since the last search.
     taken: int = 0
-    # ... and their connections.
+    # The connections of these messages.
     spoke: set[int | None] = field(default_factory=set)
-    # What had come by each connection when its last message was taken.
+    # The bytes that had come by each connection when its last message was taken.
     since: dict[int, connections.ConnectionStats] = field(default_factory=dict)
 
     def came(self, fd: int | None) -> None:
@@ -59,7 +59,8 @@ class BoundSocket:
 class UnfinishedMessages:
     """The search for endless messages on all sockets.
 
-    `resident` returns the memory of this process. `looked` is called after a search, which takes events of sockets.
+    `resident` returns the memory of this process. `looked` is called after a search: a search asks sockets for events,
+    so a poller has to look at these sockets again.
     """
 
     def __init__(self, resident: Callable[[], int], looked: Callable[[], None]) -> None:
@@ -106,6 +107,6 @@ class UnfinishedMessages:
             self.cut += 1
             place, mib = f"{came.place[0]}:{came.place[1]}", (came.size - before.size) >> 20
             log.limited("a message without an end", ports=sorted(bound.ports), place=place, mib=mib)
-            # This lets libzmq notice it now.
+            # Asking for events lets libzmq notice the cut connection now.
             bound.socket.get(zmq.EVENTS)
         return before

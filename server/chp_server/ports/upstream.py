@@ -1,10 +1,10 @@
 """The sockets of a replica to the servers that it follows.
 
-    DEALER  P      the question `follow`, whose answer has no end; and one more for each client that asks the active
-    SUB     P+1    HUGZ, and the own channels of clients: one for each `TOPICS_MAX` of them
+    DEALER  P      one for the question `follow`, whose answer has no end, and one for each client that asks the active
+    SUB     P+1    HUGZ, and the own channels of clients; each SUB socket has at most `TOPICS_MAX` channels
     XPUB    P+2    KVSETs of clients; nothing waits for a server that is away
 
-Each message has its line in front (core/replica/upstream.py).
+Each message begins with its line, which names the socket and the server (core/replica/upstream.py).
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from .sockets import KEEPALIVE, PEER_MESSAGE_BYTES_MAX, Frames, Poller, only_ipv
 Socket = zmq.Socket[bytes]
 OFFSETS = {QUESTIONS: 0, UPDATES: 1, SETS: 2}
 KINDS = {QUESTIONS: zmq.DEALER, UPDATES: zmq.SUB, SETS: zmq.XPUB}
-# Messages that may wait for a connection to a server: as many as a Clone's sockets keep.
+# At most this many messages wait for a connection to a server, as in a Clone's sockets.
 SEND_MARK = 4096
-# A server bounds the topics of a connection, and libzmq drops subscriptions beyond the mark of a new one.
+# A SUB socket has at most this many topics: a server bounds the topics of a connection, and libzmq drops subscriptions
+# beyond the high-water mark of a new connection.
 TOPICS_MAX = 900
 
 
 class UpstreamSockets:
-    """The lines of a replica to its upstream."""
+    """The sockets of a replica to its upstream, by their lines."""
 
     def __init__(
         self,
@@ -44,12 +45,13 @@ class UpstreamSockets:
         self._context, self._servers, self._limits, self._waiting = context, servers, limits, waiting
         # For each server: our own key pair and the server's key; empty without keys.
         self._keys = keys
-        # The topics of each SUB socket, by its line and its place among those of the line.
+        # The topics of each SUB socket. The key is its line, and its place among the SUB sockets of that line.
         self._topics: dict[bytes, set[bytes]] = {}
         self._of_topic: dict[tuple[bytes, bytes], bytes] = {}
         self._lines: dict[bytes, Socket] = {}
         self._named: dict[Socket, bytes] = {}
-        # For each server, they count the kinds of address of its name. A kind that reached the server is kept.
+        # For each server: the number of tries, by which IPv4 and IPv6 alternate for a name. A kind of address that
+        # reached the server is kept.
         self._tries = [int(only_ipv6(server)) for server in servers]
         self._reached: set[int] = set()
         self.dropped = 0
@@ -103,7 +105,7 @@ class UpstreamSockets:
                     self._waiting.again.discard(socket)
                     break
                 self._reached.add(line[1])
-                # A subscription at the XPUB says that a server's P+2 is there.
+                # A message at the XPUB is a subscription. It only shows that the server's P+2 is there.
                 if line[:1] != SETS:
                     yield [line[:2] if line[:1] == UPDATES else line, *frames]
 
@@ -132,9 +134,9 @@ class UpstreamSockets:
             return None
 
     def connect_anew(self) -> None:
-        """Connect again, to the other kind of address of a name by which nothing came.
+        """Connect to all servers again; change the kind of address of a name if nothing came from that server.
 
-        If a server did not know our key, libzmq has given the connection up for ever; of a name it tries one kind.
+        libzmq never tries again after a server has refused our key, and it tries only one kind of address of a name.
         """
         for line in list(self._lines):
             self._close(line)

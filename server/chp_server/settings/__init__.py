@@ -1,4 +1,5 @@
-"""The settings: what they are (`config`), how each is read, the command line (`flags`), which source wins (`sources`).
+"""The settings: their list (`config`), how each is read (`readers`), the command line (`flags`), and which source wins
+(`sources`).
 
-They read the environment and one file, once, at the start.
+The server reads the environment and one file, once, at the start.
 """

@@ -37,7 +37,7 @@ _WIDTH_MAX = 100
 
 
 class Flags(NamedTuple):
-    """The content of a command line: settings as (text, flag), the file, and whether only to show."""
+    """The content of a command line: settings as (text, flag), the file, and True for --show-config."""
 
     given: dict[str, tuple[str, str]]
     config: str | None

@@ -142,7 +142,7 @@ def endpoint(*, wildcard: bool) -> Reader:
     return Reader(parse, f"a port from 1 to {PORT_MAX}")
 
 
-# A replica asks one server after the other, and votes so; a pair has two.
+# A replica asks at most this many servers, one after the other, and each request is a vote. A pair has two servers.
 UPSTREAMS_MAX = 8
 
 
@@ -219,7 +219,8 @@ copies = matching(r"[0-9]{1,3}", "give 2 to 8: a pair has 2, and each replica th
 store, arbiter, metrics = Reader(_parse_store), Reader(_parse_arbiter), Reader(_parse_metrics)
 name = matching(r"[A-Za-z0-9_.-]{1,64}", "give 1 to 64 letters, digits, '_', '.' or '-'", "1 to 64 characters")
 audit = matching(r"(?s)(?=.*\S)[^\0]*[^\0/]", "give a file such as /var/log/chp/audit.jsonl, or - for standard error")
-# Addresses name a `directory`, so it is absolute and has no blanks and commas; a `path` is checked when it is opened.
+# A `directory` is a part of addresses, so it is absolute and has no blanks and commas. A `path` is checked when it is
+# opened.
 directory = matching(
     r"/[^\s,\0]*",
     "give a directory from / on, without blanks and commas, such as /run/chp",

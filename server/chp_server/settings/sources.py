@@ -3,8 +3,8 @@
     flag  >  environment CHP_SERVER_*  >  TOML file (--config)  >  default
 
 All that is wrong is reported at once, each line with the setting, the value, where it came from, and the remedy. An
-unknown key or variable is an error too: a misspelt one would otherwise be a default in disguise. An empty environment
-variable counts as not set.
+unknown key or variable is an error too: otherwise a misspelt setting would silently keep its default. An empty
+environment variable counts as not set.
 """
 
 import json
@@ -255,7 +255,7 @@ def _plain_problem(bind: str, plain: str, keys: str | None) -> str:
 
 
 def _overlap(bind: str, peer: str) -> bool:
-    """Return True if the peer's four ports are on this host, by its name, and touch ours."""
+    """Return True if the peer is on this host, as its name tells, and its four ports overlap with this server's."""
     host, port = split_endpoint(bind)
     peer_host, peer_port = split_endpoint(peer)
     on_this_host = peer_host == host or (peer_host in _LOCAL_HOSTS and host in _ANY_HOSTS | _LOCAL_HOSTS)

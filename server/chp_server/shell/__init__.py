@@ -1,4 +1,4 @@
-"""What runs the core: the loop (`reactor`), copies, the arbiter, metrics, looking at memory and disk.
+"""The part that runs the core: the loop (`reactor`), backups, the arbiter, metrics, and a look at memory and disk.
 
-Everything here may touch clocks, threads and files; nothing here decides what is said or kept.
+Modules here may touch clocks, threads and files. They do not decide what the server says or keeps.
 """

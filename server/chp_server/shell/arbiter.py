@@ -2,15 +2,16 @@
 
 Two servers alone can't tell a dead peer from a cut link; a third party can. `until` is the time, on this machine's
 monotonic clock, up to which the lease is certainly ours. Each check that the store answers proves that the lease lived
-when the check was *sent*. So the lease holds for its length from then, and the other server can't get it before. A
-server that is past that time stops serving writes, also after it was stopped itself; no two clocks need agree.
+when the check was *sent*. So the lease lasts for its length from that moment, and the other server can't get it before
+its end. A server that is past `until` takes no sets. This holds even if its process was stopped for a while, and the
+clocks of the servers need not agree.
 
-Beside the lease lies the set of the servers that have all that was acknowledged, in a value that outlives them
-(arbitration.py decides what it is to be). Only the holder of the lease writes the set, each time upon the version that
-it knows. So a late write of a former holder changes nothing.
+The store also keeps the set of the servers that have all that was acknowledged. The set outlives these servers, and
+arbitration.py decides its content. Only the holder of the lease writes the set, and each write names the version that
+it replaces. So a late write of a former holder changes nothing.
 
     Arbiter        the thread: when to check, and how long the lease is certain
-    LeaseStore     what it needs of a store (lease_store.py); zookeeper.py and etcd.py have one each
+    LeaseStore     the interface of a store (lease_store.py); zookeeper.py and etcd.py implement it
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ log = logs.get_log(__name__)
 # Only this part of a lease counts: the rest covers a clock that runs slow and a turn that runs long.
 SAFETY = 0.8
 SESSION_S = 2.0
-# A lease is checked so many times while it lasts; a server that waits for the other one's lease looks more often.
+# A server checks its own lease CHECKS times in the length of a lease, and while it waits for the peer's, LOOKS times.
 CHECKS, LOOKS = 5, 20
 
 
@@ -51,7 +52,7 @@ class Arbiter:
         self._done = 0
         self.members: Members | None = None
         self._wanted = False
-        # Whether the lease may be ours: `until` ends earlier if the connection is in doubt.
+        # True if the lease may be ours. `until` ends earlier if the connection is in doubt.
         self._ours = False
         self._closing = False
         self._wake = threading.Event()
@@ -81,7 +82,7 @@ class Arbiter:
     # -- the store's threads, if it has any
 
     def doubt(self, why: str) -> None:
-        """Count on nothing until the next check: the other server can't have the lease yet, and we stop at once."""
+        """Count on no lease until the next check: this server stops at once, before the other can have the lease."""
         self.until = 0.0
         if not self._closing:
             log.warning("arbiter in doubt", state=why)
@@ -124,7 +125,7 @@ class Arbiter:
                         log.info("lease released")
                     self._ours = False
                 self._read()
-        # A store has many errors: each means that we can't be sure.
+        # A store can raise many errors. After each of them it is not certain that the lease is ours.
         except Exception as error:
             self.until = 0.0
             log.limited("arbiter", error=f"{type(error).__name__}: {error}")
@@ -133,7 +134,7 @@ class Arbiter:
             self._on_news()
 
     def _read(self, *, current: bool = False) -> None:
-        """Read the set; `current` waits for all writes before, as a server that takes over has to."""
+        """Read the set; `current` makes the read see all earlier writes, which a server that takes over needs."""
         found = self._store.read(current=current)
         if found is None:
             self.members = Members(-1, frozenset(), 0, self._done)
@@ -143,7 +144,7 @@ class Arbiter:
         self.members = Members(version, frozenset(said["servers"]), int(said["number"]), self._done)
 
     def _grant(self) -> None:
-        """Write the wanted set, upon the version on which the wish stands."""
+        """Write the set of the wish, if the store still has the version that the wish names."""
         wish, members = self._wish, self.members
         if wish is None or members is None or wish.serial <= self._done or wish.base != members.version:
             return

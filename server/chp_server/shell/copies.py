@@ -1,10 +1,11 @@
 """`chp backup` and `chp restore` on a server that goes on serving.
 
-A backup is one SQLite file that holds the state at one number. It is written a chunk a turn beside all else. Whatever
-store the server has, `chp check` reads the file and a server can start from it. A restore makes the whole map that of a
-backup, in one record: keys that the backup does not have are deleted, and every client follows as with any other
-change. Sessions, leases and staged updates belong to the present of the server, and stay. The map before is kept as a
-backup.
+A backup is one SQLite file that holds the state at one number. The server writes one chunk of the file each turn, and
+goes on with its other work. Whatever store the server has, `chp check` reads the file and a server can start from it.
+
+A restore replaces the whole map by that of a backup, in one record. It deletes the keys that the backup does not have,
+and every client follows as with any other change. Sessions, leases and staged updates belong to the present of the
+server, and stay. Before a restore, the server writes a backup of the present map.
 
 Any program that reaches the server may ask for these. So backups lie in one directory and have names without a path: no
 other file of the host is written, read or told of.
@@ -80,7 +81,7 @@ class Copies:
         core = self._core
         if not core.active:
             raise BadInput("this server is not active; back up from the one that is")
-        # 0.1 asked so; to write elsewhere than was meant would be worse than to refuse.
+        # Clients of 0.1 sent a path. `_place` refuses paths, as a backup at another place than meant would be worse.
         if "path" in options:
             self._place(options["path"])
         self._begin(identity, options["id"], self._place(options.get("name", f"backup-{_when(core)}.db")))
@@ -164,7 +165,7 @@ class Copies:
         self._store = self._snapshotter = None
 
     def restore(self, identity: bytes, options: dict[str, Any]) -> None:
-        """Begin to make the map that of a backup; the answer comes when it is done."""
+        """Begin to replace the map by that of a backup; the answer comes when the restore is done."""
         core = self._core
         if not core.pair.serving:
             raise BadInput("this server is not active; restore through the one that is")
@@ -199,7 +200,7 @@ class Copies:
             self._read_already = wanted
 
     def _restored(self, wanted: Committed, kept: dict[str, str]) -> None:
-        """Make our map the wanted one by one record, which the turns after this one apply to the map."""
+        """Commit one record that turns our map into the wanted one; the next turns apply it to the map."""
         core, (identity, request_id, path) = self._core, self._wanted
         if not core.pair.serving:
             core.requests.refuse(identity, request_id, "this server is not active any more; restore through the other")
@@ -246,9 +247,10 @@ def reading(path: str, limits: Limits, now: float) -> Generator[None, None, Comm
 
 
 def difference(ours: Committed, wanted: Committed, now: float) -> Iterator[Segment]:
-    """Yield segments that turn our map into the wanted one, without keys of leases: their holders are not there now.
+    """Yield segments that turn our map into the wanted one.
 
-    A lease of ours that has keys ends, so that its holder is told; a key without its lease would be a lock for ever.
+    Keys that belong to a lease in the backup are left out, because the lease's holder is not there now. Without its
+    lease such a key would be a lock for ever. Our own leases that have keys end, so that their holders are told.
     """
     have, want, deadlines = ours.state.map, wanted.state.map, wanted.state.map.deadlines
     leased = {key for lease in wanted.state.leases.values() for key in lease.keys}
@@ -269,7 +271,7 @@ def difference(ours: Committed, wanted: Committed, now: float) -> Iterator[Segme
 
 
 def _sized(items: list[tuple[str, bytes]], limits: Limits) -> Iterator[tuple[list[str], list[bytes]]]:
-    """Yield keys and their values in groups that make a segment of about `part_bytes` each, or have one key."""
+    """Yield keys and their values in groups: each has at most `part_bytes`, or is one key with a larger value."""
     start = 0
     while start < len(items):
         group = items[start : start + limits.sync_chunk_items]

@@ -6,9 +6,9 @@
 It speaks to etcd's JSON gateway (/v3) with the standard library. A server asks one endpoint, and tries the next one if
 that does not answer in a quarter of a lease.
 
-A keep-alive is answered by the member that takes itself for the leader, without asking the others. A leader that was
-cut off or stopped may answer one wrongly. So the key is read after it, through a quorum; only if both answers are of
-one Raft term, the leader of that term has renewed the lease.
+The member of etcd that takes itself for the leader answers a keep-alive without asking the other members. A leader that
+was cut off or stopped may answer wrongly. So after a keep-alive the server reads the key through a quorum. Only if both
+answers are of one Raft term, the leader of that term has renewed the lease.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .lease_store import START_LOOK_S, START_TIMEOUT_S, ArbiterError
 LEASE_S_MIN = 2
 # The part of a lease after which a server tries the next endpoint.
 ENDPOINT_SHARE = 0.25
-# A server reads no longer answer: the set and an error text are a few hundred bytes.
+# A server reads at most this many bytes of an answer; the set or an error text has a few hundred.
 ANSWER_BYTES_MAX = 1 << 20
 # gRPC's codes of answers that another endpoint would give too: a bad request, a right that is missing, users that are
 # not enabled, and a user or token that is not known.
@@ -65,7 +65,7 @@ class EtcdStore:
         self._closed = threading.Event()
 
     def start(self, doubt: Callable[[str], None], look: Callable[[], None], stopping: Callable[[], bool]) -> None:
-        """Ask once; raise `ArbiterError` if etcd does not answer or refuses, or if the server is told to end."""
+        """Wait for a first answer; raise `ArbiterError` if none comes in time, if etcd refuses, or on `stopping()`."""
         until = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
@@ -85,7 +85,7 @@ class EtcdStore:
     # -- the lease
 
     def hold(self) -> bool:
-        """Renew the lease and prove it; or take a new one if the key is free."""
+        """Renew our lease and prove that it lives, or take a new lease if the key is free."""
         if self._lease is not None:
             if self._renew() or self._renew():
                 return True
@@ -102,7 +102,7 @@ class EtcdStore:
             success=[{"request_put": {"key": self._key, "value": _text(self._name), "lease": lease}}],
             failure=[{"request_range": {"key": self._key}}],
         )
-        # A request that was sent twice may find its own key.
+        # `_ask` may send the request twice. Then the second one finds the key that the first one put.
         return bool(taken.get("succeeded")) or _lease_of(taken["responses"][0]["response_range"]) == lease
 
     def _renew(self) -> bool:
@@ -123,7 +123,7 @@ class EtcdStore:
         try:
             self._ask("lease/revoke", ID=lease)
         except EtcdError:
-            # The lease may be there still, so the next check tries again.
+            # The lease may still live, so the next check tries again.
             self._lease = lease
             raise
         return True
@@ -154,7 +154,7 @@ class EtcdStore:
     def _ask(self, method: str, **fields: Any) -> dict[str, Any]:
         """Return etcd's answer; try each endpoint once, and authenticate if etcd wants it."""
         why: Exception | None = None
-        # One try more than there are endpoints: a connection that etcd has closed says so at its next request.
+        # There is one try more than endpoints, because a connection that etcd has closed fails at its next request.
         for _ in range(len(self._hosts) + 1):
             try:
                 if self._user and not self._token:

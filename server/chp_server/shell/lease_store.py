@@ -1,6 +1,6 @@
-"""What the arbiter needs of the store that keeps its lease and its set: zookeeper.py and etcd.py have one each.
+"""The interface of a store that keeps the arbiter's lease and set; zookeeper.py and etcd.py implement it.
 
-A store of another kind, such as a Lease object of Kubernetes, has the same shape.
+A store of another kind, such as a Lease object of Kubernetes, would implement it too.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Protocol
 from chp.errors import ChpError
 
 START_TIMEOUT_S = 10.0
-# A start looks so often whether the server is to end.
+# While a store starts, it looks this often (in seconds) whether the server is to end.
 START_LOOK_S = 0.1
 
 
 class ArbiterError(ChpError):
-    """The arbiter can't be used; the text says why and what to do."""
+    """The error that the arbiter can't be used; its text says why and what to do."""
 
 
 class LeaseStore(Protocol):
     """A store that keeps the lease and the set. One thread calls it; any error means that nothing is certain."""
 
-    # How long a lease lasts from a check on, as the store grants it.
+    # A lease lasts this many seconds from a check on, as the store grants it.
     lease_s: float
 
     @property
@@ -45,7 +45,7 @@ class LeaseStore(Protocol):
         """Return the version and the text of the set, or None; `current` sees all writes that ended before."""
 
     def write(self, text: bytes, base: int) -> int | None:
-        """Write the set upon a version, -1 for none; return the new version, or None if the version is another."""
+        """Write the set if the store has it at version `base` (-1: no set); return the new version, or None if not."""
 
     def close(self) -> None:
         """Disconnect."""

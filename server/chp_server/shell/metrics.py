@@ -1,13 +1,14 @@
 """Prometheus metrics (`--metrics [HOST:]PORT`), from the status that `chp status` shows, and two short answers.
 
     /metrics    for Prometheus
-    /ready      200 if it serves, or follows and is in sync; else 503. What it is, in a line
+    /ready      200 if the server serves, or follows and is in sync; else 503. A line says which
     /health     200 if the server made a turn in the last ten seconds; else 503
     any other   404
 
 docs/metrics.md lists the metrics; their names and meanings are those of `chp.facts`.
 
-The reactor leaves its latest status here; a scrape reads it and never waits for the reactor. Needs the extra `metrics`.
+The reactor leaves its latest status here. A scrape reads that status, and never waits for the reactor. This module
+needs the extra `metrics`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _OF_A_PAIR = ("in_sync", "peer.alive")
 
 
 class MetricsError(ChpError):
-    """The metrics can't be served; the text says why and what to do."""
+    """The error that the metrics can't be served; its text says why and what to do."""
 
 
 class MetricsServer:
@@ -89,7 +90,7 @@ class MetricsServer:
         status = self.status
         if not status:
             return
-        # Alarms add up the active servers of a pair. A replica that serves readers is none of them.
+        # Alarms count the active servers of a pair. So a replica that serves readers does not count as active here.
         yield _family("chp_active", status["state"] == "active" and status.get("role") != "replica")
         yield from _gauges(status)
         yield _family("chp_events_total", {(kind,): count for kind, count in sorted(status["counts"].items())})
@@ -112,7 +113,7 @@ class MetricsServer:
 
 
 def readiness(status: Mapping[str, Any]) -> tuple[bool, str]:
-    """Return whether a server of this status serves, or follows and is in sync, and a line that says so, or why not."""
+    """Return whether a server with this status serves, or follows and is in sync, and a line that says which or why."""
     if status["state"] == "active":
         return True, "active"
     if status["state"] == "passive" and status["in_sync"]:
@@ -138,7 +139,7 @@ def _family(name: str, value: Any) -> Any:
 
 
 def _gauges(status: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the facts of a status that are numbers; a lone server has none of those that alarms of a pair look at."""
+    """Yield the facts of a status that are numbers. A lone server leaves out those that alarms of a pair use."""
     from prometheus_client.core import GaugeMetricFamily
 
     lone = status.get("role") in ("alone", "replica")

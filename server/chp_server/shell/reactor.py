@@ -1,9 +1,9 @@
 """The reactor: sockets, clock and journal around the pure core. It acts; it decides nothing.
 
-A turn waits for a message or for the core's deadline. It drains a bounded number of messages from each port, the peer
-first, so that a server which was stopped hears of its successor before it acknowledges anything. Then it asks the core,
-and performs the core's `Turn` in the order of its fields. No message can end the loop. A journal that fails does, since
-from then on no acknowledgement would be true.
+A turn waits for a message or for the core's deadline. It drains a bounded number of messages from each port, and begins
+with the peer's. So a server whose process was stopped hears of its successor before it acknowledges anything. Then the
+turn asks the core, and performs the core's `Turn` in the order of its fields. No message can end the loop. A journal
+that fails ends it, because no acknowledgement would be true after that.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ FORMAT = 1
 
 
 def saved(directory: str, save: Save) -> str:
-    """Write a suffix; a failure ends the server, as the journal is about to forget the updates."""
+    """Write a suffix. Raise `JournalError`, which ends the server, on failure: the journal will forget the updates."""
     try:
         return write_updates(directory, save)
     except OSError as error:
@@ -79,7 +79,7 @@ def saved(directory: str, save: Save) -> str:
 
 
 def write_updates(directory: str, save: Save) -> str:
-    """Write a suffix durably as JSON lines into the data directory, the format and a line a key; return the path."""
+    """Write a suffix durably into a file: a line with the format, then a JSON line for each key. Return its path."""
     os.makedirs(directory, exist_ok=True)
     path = os.path.join(directory, f"{save.name}-{time.time_ns()}.jsonl")
     with open(path, "x", encoding="utf-8") as file:
@@ -102,7 +102,7 @@ def write_updates(directory: str, save: Save) -> str:
     return path
 
 
-# Any program that reaches P+3 can make this server log these, as often as it likes.
+# Any program that reaches P+3 can cause these events as often as it likes, so the log limits them.
 SAID_BY_OTHERS = frozenset(
     {
         "denied", "peer", "peer left", "settings differ", "a stranger on the peer's port", "catching_up",
@@ -126,22 +126,22 @@ def log_fact(log: Log, fact: Fact) -> None:
 
 
 log = logs.get_log(__name__)
-# A scrape may see a status that is so old.
+# The time between two rounds of housekeeping: a scrape may see a status that is this old.
 HOUSEKEEPING_S = 1.0
 NO_KEYS = (
     "this store has rules of who may do what, and without keys nobody is known; start with --keys DIR (`chp keygen` "
     "makes them), as the servers before this one"
 )
-# A look into the class costs as much as several into the module.
+# Reading a member of an enum costs as much as reading several globals of the module.
 NO_ROOM = Step.NO_ROOM
-# The retry is by time, as a ROUTER can't tell when one reader has room again.
+# While answers wait, the server tries again after this time: a ROUTER can't tell when one reader has room again.
 BLOCKED_RETRY_S = 0.01
 
 
 class Server:
     """A server: `bind`, then `run` until `stop`, then `close`. Any thread or signal may call `stop`."""
 
-    # The sockets that libzmq lets it open: as many as by default.
+    # At most this many sockets can be open: the default of libzmq.
     sockets_max = 1023
 
     def __init__(
@@ -179,7 +179,7 @@ class Server:
         }
         # The ports at which messages may have arrived.
         self.ready: set[ServerPort | None] = set()
-        # True if answers wait for room, or copies are under way.
+        # True if answers wait for room, or a backup or a restore is under way.
         self._goes_on = False
         # The time from which on a whole turn is due.
         self._due = 0.0
@@ -187,7 +187,7 @@ class Server:
         self._clock = TurnClock()
         # The reactor calls this at the end of each turn. chp-server sets it to the `step` of cycles.py.
         self.tidy: Callable[[bool], None] = lambda gathering: None
-        # chp-server sets it to systemd, if that asks; a server inside of a program has none.
+        # chp-server replaces this by the messages to systemd. A server inside of another program sends none.
         self.supervisor = Supervisor({})
         # The time of the turn.
         now = self._now = time.monotonic()
@@ -196,7 +196,7 @@ class Server:
         core_config = CoreConfig.of(
             config, secret=secrets.token_bytes(16), durability=journal.durability, disk_free_min=gauge.disk_free_min
         )
-        # A peer that sees another id knows that we restarted.
+        # The id of this run: by a new id, the peer knows that this server was started again.
         run = secrets.token_bytes(16)
         self.core = self.new_core(core_config, run, now)
         self._waits = WaitTimes(self.core.committer.acks, self.core.requests.syncs.took)
@@ -209,7 +209,7 @@ class Server:
         self._authorizer = (
             None if zap_handler is None else SubscriptionAuthorizer(self.sockets.updates, *asks, zap_handler.admits)
         )
-        # The removals of keys for which the readers of P were searched.
+        # The number of key removals at the last search for readers of P whose keys were removed.
         self._removals = 0
         self.replies = Replies(self.sockets.snapshot, limits, self.core.requests)
         self._recover(now)
@@ -237,7 +237,7 @@ class Server:
     # -- running
 
     def bind(self) -> None:
-        """Take the ports (`OSError` if one is taken), reach the arbiter, serve metrics."""
+        """Bind the ports, connect to the arbiter, and serve metrics; raise `OSError` if a port is taken."""
         if self.core.state.access.changed and self._config.keys is None:
             raise CannotStart(Exit.USAGE, NO_KEYS)
         self.sockets.bind()
@@ -266,7 +266,7 @@ class Server:
             raise CannotStart(Exit.USAGE, self.core.link.ends)
 
     def _beating(self) -> AbstractContextManager[object]:
-        """Return a context in which the peer hears that we live, in a long turn too."""
+        """Return a context in which a thread tells the peer that this server lives, even in a long turn."""
         if self._config.peer_endpoint(3) is None:
             return nullcontext()
         self._beats = BeatThread(partial(self.sockets.peer_dealer, BEATS_MAX), self.core.link.beat_timer, self._let_go)
@@ -289,7 +289,7 @@ class Server:
         return min(1000, int((due - now) * 1000) + 1) if due > now else 0
 
     def _short_turn(self, ready: set[object]) -> bool:
-        """Take what came at one socket, if that needs no whole turn; return False if it does."""
+        """Take the messages at one socket in a short turn; return False if a whole turn is needed."""
         (socket,) = ready
         if self._port_of.get(socket) is not short_port(self.core):
             return False
@@ -299,7 +299,7 @@ class Server:
         turn = short_turn(self.core, self, now, time.time(), self._due)
         if turn is None:
             if socket not in self.sockets.waiting.again:
-                # All of its messages were taken, and the turn that follows goes on with them.
+                # All messages of the socket were taken. The whole turn that follows need not read it again.
                 ready.clear()
             return False
         if turn is not NO_EFFECTS:
@@ -384,7 +384,7 @@ class Server:
             core.committer.counts["messages_without_an_end"] = self.sockets.unfinished.cut
         if self.sockets.subscribers.cut:
             core.committer.counts["subscribers_cut"] = self.sockets.subscribers.cut
-        # It syncs what an interval held back, and the trimming of an idle server.
+        # This syncs the records that a sync interval held back, and the trimming by an idle server.
         self._journal.sync()
         self.replies.look(self._now)
         if self.replies.given_up:
@@ -452,7 +452,7 @@ class Server:
             self.take_guarded(handle, messages)
 
     def take_guarded(self, handle: Callable[[Frames], None], messages: Iterable[Frames]) -> None:
-        """Hand over messages that have arrived by now; a defect costs one of them, and is logged."""
+        """Hand over messages that have arrived by now. A defect in a handler is logged, and costs one message."""
         self.core.turn.arrived(time.monotonic())
         self._guard(handle, messages)
 
@@ -460,7 +460,7 @@ class Server:
         for frames in messages:
             try:
                 handle(frames)
-            # A status reads the journal, which may fail.
+            # An answer about the status reads the journal. If the journal fails, the server has to end.
             except JournalError:
                 raise
             except Exception:
@@ -483,7 +483,7 @@ class Server:
         return time.monotonic()
 
     def cut_denied(self) -> None:
-        """Cut off subscribers of what is denied from now on."""
+        """Cut off subscribers of topics that they may not read any more."""
         if self._authorizer is not None:
             self.sockets.waiting.again.add(self.sockets.updates)
             removals = 0 if self.sockets.zap_handler is None else self.sockets.zap_handler.removals
@@ -521,7 +521,8 @@ class Server:
         log.limited("the journal has no room; waiting for some", why=str(error))
         self._let_go()
         self._journal.press(self._space.lacks)
-        # The records of the turn are not gathered now, so this deletes retained ones, as far as there is room for that.
+        # The journal holds none of the turn's records in memory now. So this sync only deletes retained records, as far
+        # as there is room for that.
         with suppress(JournalFull):
             self._journal.sync()
 
@@ -586,7 +587,7 @@ class Server:
     def stop(self) -> None:
         """Let `run` return after its turn."""
         self._stopping = True
-        # Its descriptors may belong to other files by now.
+        # After `close`, the descriptors of the pipe may belong to other files.
         if not self._closed:
             self._wake()
 

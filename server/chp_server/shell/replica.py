@@ -1,4 +1,4 @@
-"""The reactor of a replica: the server's own, with upstream in the place of the peer."""
+"""The reactor of a replica: that of a server, with upstream in the place of the peer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from .reactor import Server
 
 log = logs.get_log(__name__)
 CPU_S, LOOK_AGAIN_S = 1.0, 5.0
-# The connections of clients that ask the active take three descriptors each, and a quarter of all descriptors.
+# Each connection for a client that asks the active takes FILES_A_CLIENT descriptors. All of these connections take at
+# most one part in FILES_SHARE of the descriptors.
 FILES_A_CLIENT, FILES_SHARE = 3, 4
 
 
@@ -32,7 +33,8 @@ class ReplicaServer(Server):
     """A replica: `bind`, then `run` until `stop`, then `close`."""
 
     core: ReplicaCore
-    # One for each client that asks the active, and those of own channels: 256 at most for each server of upstream.
+    # A replica has a socket for each client that asks the active, and at most 256 for own channels at each server of
+    # upstream.
     sockets_max = DEFAULT.passed_max + 4096
 
     def __init__(
@@ -45,12 +47,13 @@ class ReplicaServer(Server):
         self.upstream = UpstreamSockets(self._context, self._servers, self._limits, self.sockets.waiting, keys)
         files = self.sockets.users.most // (FILES_A_CLIENT * FILES_SHARE)
         self.core.upstream.passed_max = max(1, min(self._limits.passed_max, files))
-        # Servers that do not know our key may know it later, and a name may have another kind of address.
+        # After this time without an answer the replica connects anew: a server may know our key by then, and a name may
+        # need the other kind of address.
         self._again_s = LOOK_AGAIN_S if keys or any(map(is_name, self._servers)) else inf
         self._heard_at = time.monotonic()
-        # When this replica last served, and whether the log says since then why it does not.
+        # When this replica last served; and True if the log has said since then why it does not serve.
         self._served_at, self._said_trouble = self._heard_at, False
-        # When the share of a core was last measured, and the processor time then.
+        # The time when the use of the processor was last measured, and the processor time at that moment.
         self._measured = time.monotonic(), time.process_time()
 
     def new_core(self, config: CoreConfig, run: bytes, now: float) -> ReplicaCore:
@@ -64,7 +67,7 @@ class ReplicaServer(Server):
         log.info("following", upstream=",".join(self._servers))
 
     def turn(self, ready: set[Any]) -> None:
-        """Take a turn; what came of upstream comes in where a server has its peer."""
+        """Take a turn, in which the messages of upstream have the place of those of the peer."""
         if self.upstream.ready(ready):
             ready.add(self.sockets.peer_in)
         before, used = self._measured
@@ -75,7 +78,7 @@ class ReplicaServer(Server):
         if self.core.active:
             self._heard_at = self._served_at = now
             self._said_trouble = False
-        # The state that a server sends may take long.
+        # A server answers. Its state may take long to come, so this replica does not connect anew meanwhile.
         elif self.core.upstream.source is not None:
             self._heard_at = now
         elif now - self._heard_at > self._again_s:

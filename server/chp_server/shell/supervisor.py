@@ -71,7 +71,7 @@ class Supervisor:
 
 
 def _address(named: str) -> str:
-    """Return a path, or a name of the abstract namespace, as a socket takes it; "" for another kind."""
+    """Return the address in NOTIFY_SOCKET as a socket takes it: a path, or an abstract name; "" for another kind."""
     if named and named[0] not in "/@":
         log.warning("NOTIFY_SOCKET is of a kind that is not spoken", named=named, known="/path, @name")
         return ""

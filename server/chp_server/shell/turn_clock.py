@@ -1,11 +1,12 @@
 """The duration of turns: a histogram for metrics, the longest turn, and a line of the log for each long one.
 
-A turn holds up all clients, so it is to be short whatever clients do. The processor time of the serving thread counts:
-on a busy machine a turn may last longer, and that is not its fault. A turn takes at most as much of it as of the wall
-clock, which is cheap to read. So the processor's clock, a system call, is read once in LOOK_S of turns. A long turn
-took the difference, less the turns before it. Only the wall clock tells which part of the turn took how long.
+A turn holds up all clients, so it must be short whatever clients do. The processor time of the serving thread counts,
+because on a busy machine a turn may last longer through no fault of its own. To read that time is a system call, while
+the wall clock is cheap to read, and a turn takes at most as much processor time as wall time. So the processor time is
+read once in LOOK_S of turns. A long turn took at least the processor time since the last reading, less the wall time of
+the turns before it. Only the wall clock tells how long each part of a turn took.
 
-`WaitTimes` has, by the wall clock, what clients wait for: the journal's sync, acknowledgements, copies.
+`WaitTimes` measures by the wall clock what clients wait for: the journal's sync, acknowledgements, copies.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from ..core.updates.acks import Acks
 log = logs.get_log(__name__)
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 WAITS_S = (*BUCKETS_S, 2.5, 5.0, 10.0, 30.0, 60.0)
-# The form of Prometheus: the number up to each bound, and the sum of all.
+# A histogram in the form of Prometheus: the number of times up to each bound, and the sum of all times.
 Told = tuple[list[tuple[str, float]], float]
-# A status tells how many turns were longer than each bound from here on.
+# For each bound from this one on, a status tells how many turns were longer.
 TOLD_S = 0.01
-# An operator is told of such a turn: after a few of these in a row the peer takes over.
+# The log tells of each turn longer than this: after a few of these in a row the peer takes over.
 SLOW_S = 0.1
 # The processor's clock is read once in this many seconds of turns.
 LOOK_S = 0.005
@@ -137,7 +138,8 @@ class WaitTimes:
         """Take the answers that are owed, and the times of copies that are not counted yet."""
         self._acks, self._took = acks, took
         self.syncs, self.acks, self.copies = Histogram(), Histogram(), Histogram()
-        self.messages = self.bytes = 0  # published
+        # The messages that were published, and their bytes.
+        self.messages = self.bytes = 0
         # The numbers that answers wait for, each with the time when it was made.
         self._owed: deque[tuple[int, float]] = deque()
 
@@ -154,7 +156,7 @@ class WaitTimes:
             self._owed.append((waiting[-1][0], now))
 
     def answered(self, turn_began: float) -> None:
-        """Note that answers were sent; an answer by the turn that made it was never owed."""
+        """Note that answers were sent. An answer that is sent in the turn that made it is not in `_owed`."""
         now, since = time.monotonic(), turn_began
         while self._owed and self._owed[0][0] <= self._acks.answered:
             since = self._owed.popleft()[1]

@@ -1,7 +1,7 @@
 """The arbiter's lease and set in ZooKeeper (`--arbiter zk://host:2181/path`).
 
-The lease is an ephemeral node, so it ends with the session of the server that made it. kazoo keeps the session. Needs
-the extra `zookeeper`.
+The lease is an ephemeral node, so it ends with the session of the server that made it. kazoo keeps the session alive.
+This module needs the extra `zookeeper`.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class ZooKeeperStore:
         self._client.close()
 
     def _note_session(self) -> None:
-        """Learn the length of the session that ZooKeeper grants; it may be shorter than asked, and kazoo hides it."""
+        """Wrap kazoo's connect, to learn the granted session's length; it may be shorter than what was asked for."""
         connect = self._client._connection._connect
 
         def noted(*host: Any) -> tuple[float, float]:
-            # The first time is two thirds of the session.
+            # `read_ms` is two thirds of the session's length.
             read_ms, connect_ms = connect(*host)
             self.lease_s = min(self.lease_s, read_ms * 1.5 / 1000)
             return read_ms, connect_ms
@@ -108,7 +108,7 @@ class ZooKeeperStore:
         return stat.version, text
 
     def write(self, text: bytes, base: int) -> int | None:
-        """Write the set's node upon a version, and return the new one."""
+        """Write the set's node if its version is `base`; return the new version, or None if the version is another."""
         from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
         try:
@@ -126,7 +126,7 @@ def _client(hosts: str, session_s: float) -> Any:
         from kazoo.retry import KazooRetry
     except ImportError as error:
         raise ArbiterError("--arbiter zk:// needs kazoo: pip install 'chp-clone[zookeeper]'") from error
-    # kazoo logs a line a try; what matters is logged here.
+    # kazoo would log a line for each try. The server logs what matters itself.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     patient = KazooRetry(max_tries=-1, delay=0.1, backoff=1.5, max_delay=1.0)
     return KazooClient(hosts=hosts, timeout=session_s, connection_retry=patient)

@@ -4,8 +4,8 @@
     chunk  crc32(snapshot serial, part, body)
     meta   crc32(key, value)
 
-All start from crc32(store id), so a row of another store's file does not pass for one of ours. CRC-32 finds every
-flipped bit and every burst up to 32 bits. It is not meant to help against an enemy who can write the file.
+All start from crc32(store id), so the checksum of a row from another store's file fails. CRC-32 finds every flipped bit
+and every burst up to 32 bits. It is not meant to help against an enemy who can write the file.
 """
 
 import struct
@@ -36,7 +36,7 @@ def wrong_format(place: str, found: object) -> str:
 
 
 class StoredRow(NamedTuple):
-    """A row as stored, in the order of the columns; `wrote` is this machine's clock, and only ages rows out."""
+    """A row as stored, in the order of the columns; `wrote` is the local time, for the removal of old rows only."""
 
     first: int
     last: int
@@ -59,14 +59,14 @@ class Damage(NamedTuple):
 
 @dataclass(slots=True)
 class JournalMeta:
-    """The journal's own state. `pack` makes the stored part; `pack_counts` that of the rows; the rest is counted."""
+    """The journal's own state. `pack` makes the stored part, `pack_counts` the counts; a start counts the rest."""
 
     # The serial of the snapshot; 0 if there is none.
     serial: int = 0
     snapshot_number: int = 0
     parts: int = 0
     snapshot_bytes: int = 0
-    # Rows up to here are deleted, though some may still lie there.
+    # Rows up to this number count as deleted, though clean-up may not have removed all of them yet.
     floor: int = 0
     last: int = 0
     rows: int = 0
@@ -96,7 +96,7 @@ class JournalMeta:
 
 
 def unpack_counts(data: bytes) -> tuple[int, int, int]:
-    """Return what `pack_counts` packed: the number, the rows and their bytes; zeros if that is missing."""
+    """Return what `pack_counts` packed: the number, the rows and their bytes; zeros if the data are missing."""
     return _COUNTED.unpack(data) if len(data) == _COUNTED.size else (0, 0, 0)
 
 
@@ -107,7 +107,7 @@ def stored_row(record: tuple[Any, ...]) -> StoredRow:
 
 
 def numbers_in(row: tuple[Any, ...]) -> tuple[int, int, int, int]:
-    """Return a row's numbers, with 0 for other types: checksums of rows that are to be deleted are not verified."""
+    """Return a row's numbers, with 0 for a value of another type: rows to be deleted may be damaged."""
     first, last, size, wrote = (value if type(value) is int else 0 for value in row)
     return first, last, size, wrote
 
@@ -146,7 +146,7 @@ def stored(seed: int, last: int, wrote: int, rows: Sequence[LoggedRow]) -> list[
 def follows(last: int, row: LoggedRow) -> bool:
     """Return True if `row` may come after `last`: it has the next sequence, or opens a higher epoch."""
     if row.first == last + 1 <= row.last and row.last >> EPOCH_SHIFT == last >> EPOCH_SHIFT <= EPOCH_MAX:
-        # Nearly all rows follow so.
+        # This quick test finds nearly all rows.
         return True
     if not (last < row.first <= row.last) or epoch_of(row.last) > EPOCH_MAX:
         return False
@@ -182,7 +182,7 @@ def _place(row: StoredRow) -> str:
 
 
 def is_sound(row: StoredRow, seed: int) -> bool:
-    """Return True if a row is as it was stored, wherever it stands."""
+    """Return True if a row is as it was stored; the rows around it do not matter."""
     return _content_damage(row, seed) is None
 
 

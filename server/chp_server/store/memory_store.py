@@ -1,7 +1,7 @@
 """The journal of a server without a store: rows in memory, for clients that come back soon, and no recovery.
 
-It has the interface of the other journals, so that the reactor has one way for all. Snapshots are not kept, as their
-state is in memory already. `durability` is 0: a server alone acknowledges with "applied".
+It has the interface of the other journals, so the reactor uses all of them alike. Snapshots are not kept, as their
+state is in memory already. `durability` is 0: a server that runs alone acknowledges with "applied".
 """
 
 from bisect import bisect_right
@@ -147,7 +147,7 @@ class MemoryStore(Journal):
         self._shelf.trim(floors)
 
     def begin_snapshot(self, number: int) -> None:
-        """Note the number: if it is beyond the rows, they will go on from there."""
+        """Note the number of the snapshot: if it is beyond the last row, the next row has to follow it."""
         self._building = number
 
     def put_snapshot(self, body: bytes) -> None:

@@ -66,7 +66,7 @@ def look_at(url: str) -> SqlJournal[Any]:
 
 
 def sqlite_journal(url: str, options: Options, *, writable: bool = True) -> SqlJournal[SqliteDatabase]:
-    """Open the journal in a file; with `writable=False` for reading only, as a server may use it."""
+    """Open the journal in a file. With `writable=False`, only read it: a server may use it meanwhile."""
     database = SqliteDatabase(url, options, writable=writable)
     try:
         mark = JournalMark(database.place, database.path if options.mark else None, options, owned=writable)
@@ -82,7 +82,7 @@ def sqlite_journal(url: str, options: Options, *, writable: bool = True) -> SqlJ
 def postgres_journal(
     url: str, options: Options, *, writable: bool = True, beside: str | Path | None = None
 ) -> SqlJournal[Any]:
-    """Open the journal in a schema; with `writable=False` for reading only, as a server may use it."""
+    """Open the journal in a schema. With `writable=False`, only read it: a server may use it meanwhile."""
     from .sql.postgres import PostgresDatabase
 
     database = PostgresDatabase(url, options, writable=writable)
@@ -96,6 +96,6 @@ def postgres_journal(
 
 
 def _place_id(url: str, schema: str) -> str:
-    """Return an id of a schema of a database, in eight characters, for any user who connects."""
+    """Return an id of a schema of a database, in eight characters. It does not depend on the user in the URL."""
     parts = urlsplit(url)
     return f"{crc32(f'{parts.hostname}:{parts.port}{parts.path}/{schema}'.encode()):08x}"

@@ -39,7 +39,7 @@ from ..store.store_url import look_at
 
 CREDIT = 16
 GRANT = 8
-# The time in which the journal of a running server may reach the number of the other one.
+# The journal of a running server has this many seconds to reach the other server's number.
 JOURNAL_WAIT_S = 3.0
 JOURNAL_LOOK_S = 0.2
 
@@ -93,7 +93,10 @@ class Compared:
 
 
 def compared(one: Contents, other: Contents, again: Callable[[], Contents]) -> Compared:
-    """Compare contents, which have to be of one store. While both move on, a key counts only if it differs twice."""
+    """Compare contents, which have to be of one store.
+
+    If their numbers differ, a key counts only if it differs again in a second comparison.
+    """
     if one.store != other.store and one.store and other.store:
         raise NoContents(
             f"it is of store {one.store.hex()}, and {other.where} holds {other.store.hex()}: two pairs, or one of them "
@@ -170,7 +173,10 @@ def _at(url: str, number: int) -> Contents:
 
 
 def keys_of(path: str | None, address: str) -> tuple[keyfiles.KeyPair, bytes] | None:
-    """Return our pair and the server's key from a client file, the first of two keys; None without a file."""
+    """Return this client's pair and the server's key from a client file; None without a file.
+
+    If the file names several keys of the server, the first one is used.
+    """
     if path is None:
         return None
     try:

@@ -1,11 +1,11 @@
 """`chp check DIR|URL`: verify a journal, from outside; and compare its contents with those of a running server.
 
-The command belongs to `chp`, and its work to the server's code; the client imports none of that. So it is offered by
-the entry point group `chp.commands`, as a plain function of the arguments that returns the exit code:
+The command belongs to `chp`, but its work needs the server's code, which the client does not import. So the entry point
+group `chp.commands` offers it, as a plain function that takes the arguments and returns the exit code:
 
     0  sound, and equal     1  damaged, different, or can't be looked at     2  used wrongly
 
-The command changes nothing, and the server may be running: its committed records are read as of one moment.
+The command changes nothing, and the server may be running: its committed records are read as they are at one moment.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _check_one(url: str, as_json: bool) -> int:
 
 
 def _missing(path: Path) -> str:
-    """Return a text about a database that is not there, and whether there was one."""
+    """Return a text about a database that is missing; it says whether there was one."""
     beside = [found.name for end in ("-wal", ".mark") if (found := Path(f"{path}{end}")).exists()]
     if not beside:
         return f"{path} does not exist; name a server's --data directory, or its --store"

@@ -1,4 +1,4 @@
-"""The work of an operator with a journal from outside: verify, back up, restore. All work on a live journal.
+"""Tools of an operator for a journal: verify, back up, restore. A server may use the journal that is read.
 
     verify(url)         reads everything as a start would, changes nothing
     backup(url, path)   one SQLite file with the whole journal as of one moment, verified

@@ -225,7 +225,7 @@ class CopyChannel:
         return BatchVerdict.FINE
 
     def _difference(self, header: headers.Heartbeat, fingerprint: tuple[int, int]) -> str:
-        """Return how a HEARTBEAT of this number shows that the copy differs, or "".
+        """Return how this HEARTBEAT shows that the copy differs, or "".
 
         Digests with different start numbers can't be compared. The channel then takes over the digest of the server.
         """
@@ -344,9 +344,9 @@ class CopyChannel:
             self._record(header, segments, session, now)
 
     def is_behind(self, header: headers.Kthxbai) -> bool:
-        """Return True if an answer is older than the copy, though of its history.
+        """Return True if an answer is of the history of the copy, but older than the copy.
 
-        A replica may answer before it has what this client saw at another server.
+        A replica may answer before it has the records that this client got from another server.
         """
         known = header.number < self.at and epoch_of(header.number) == epoch_of(self.at)
         return known and not self.anew and _whose(header) == self.whose
@@ -413,7 +413,7 @@ class CopyChannel:
 
 
 def _whose(header: headers.Kthxbai) -> list[bytes]:
-    """Return the proof that is sent back with the number of this KTHXBAI in a later `from`."""
+    """Return the proof in a KTHXBAI. A later request sends it beside the number of that KTHXBAI as its `from`."""
     whose = header.proof
     if whose is None or list(map(type, whose)) != [bytes, bytes]:
         raise BadFrame("a KTHXBAI has the store and the opener of the epoch, two times bytes")

@@ -1,7 +1,7 @@
 """The channels of one client: how they become complete at the followed server, and stay complete.
 
     a server is followed         ask it on every channel, for what changed since `at` or for everything
-    a hole, a difference         ask again: at once the first time, then later each time
+    a hole, a difference         ask again: at once the first time, then after a wait that grows each time
     no answer                    ask again; while no server is heard, ask with the next vote
     silence on a channel         subscribe to it again, and in the end connect anew
 
@@ -92,14 +92,15 @@ class CopyChannels:
             channel.replica.pending.forget()
         for batch in batches:
             if batch.shown:
-                # A lost server may have confirmed this batch, and then sets of other clients for its keys.
+                # A lost server may have confirmed this batch, and then sets of its keys by other clients. So the batch
+                # is shown again.
                 self._subscriptions.show(batch.columns())
                 self._subscriptions.pend(batch)
         for channel, keys in zip(self.all, waiting, strict=True):
-            # The end of a request that is under way would tell of the old session.
+            # The KTHXBAI of a request under way would tell the last batch number of the old session.
             if channel.sync is not None and channel.replica.pending:
                 self.ask(channel, server.index, channel.at, now)
-            # These sets were acknowledged, and lost with the server that did so.
+            # These sets were acknowledged, and lost with the server that acknowledged them.
             lost = keys - channel.replica.pending.keys()
             if lost:
                 channel.replica.orphans |= lost
@@ -226,7 +227,8 @@ class CopyChannels:
     def unread(self, server: ServerView, request: int | None, error: ChpError, now: float) -> None:
         """Handle an answer that can't be read.
 
-        A channel asks again, later each time. A watch ends with an error, as the answer would stay the same.
+        A channel asks again, after a wait that grows each time. A watch ends with an error, as the answer would stay
+        the same.
         """
         channel = None if request is None else self._requests.get(request)
         if channel is not None:
@@ -262,7 +264,7 @@ class CopyChannels:
             self._resync(channel, server, now)
 
     def _resync(self, channel: CopyChannel, server: ServerView, now: float) -> None:
-        """Ask for what is missing: at once the first time, and later each time after that."""
+        """Ask for what is missing: at once the first time, then after a wait that grows each time."""
         channel.troubles += 1
         if channel.troubles == 1:
             self.ask(channel, server.index, channel.at, now)
@@ -303,7 +305,7 @@ class CopyChannels:
             channel.again_at = now + wait_s
 
     def _denied_again_s(self, channel: CopyChannel) -> float:
-        """Return when to ask again for a subtree that the rules forbid.
+        """Return how long to wait before the next request for a subtree that the rules forbid, in seconds.
 
         The wait grows, but stays short enough for a client that is granted the right later.
         """
@@ -311,7 +313,7 @@ class CopyChannels:
         return self._timing.put_off_s(self._timing.refused_retry_s, channel.refusals, self._chance)
 
     def told_alone(self, link: ServerView, topic: bytes, body: bytes, now: float, put_off: bool) -> None:
-        """Take a refusal that was sent to this subscriber alone. Its topic had 8 more bytes."""
+        """Take a refusal that was sent to this subscriber alone. `topic` is without the nonce at its end."""
         header, _ = decode(body)
         if isinstance(header, headers.Refused) and header.code == "access":
             link.forbidden[topic] = str(header.detail)[:400]
@@ -373,7 +375,7 @@ class CopyChannels:
     def missed(
         self, server: ServerView, request: int, header: Answer | headers.Refused, items: list[Any], now: float
     ) -> None:
-        """Take an answer to a request for what a watch missed. Ignore one to a request that was given up."""
+        """Take an answer to a request for what a watch missed. Ignore the answer if the request was given up."""
         log = self.backlogs.of(request)
         if log is None or log.server != server.index:
             return

@@ -20,7 +20,7 @@ from collections.abc import Collection, Container, Iterable, Iterator
 CHUNK = 1024
 # The most keys that may wait to be sorted: this many, or an eighth of all keys if that is more.
 NOTED_MIN, NOTED_SHARE = 8192, 8
-# The order may have this many keys more than twice the keys of the map.
+# The order is dropped if it has more keys than twice those of the map plus this many.
 GONE_MIN = 8192
 
 
@@ -68,7 +68,7 @@ class KeyOrder:
             self.live = False
         return noted
 
-    # -- its readers' alone
+    # -- for readers only
 
     def make(self, keys: list[str]) -> None:
         """Sort all keys, chunk by chunk.

@@ -8,8 +8,9 @@ An own set is one that this client made. Its echo is the record in which the ser
 
 Rules:
 - One step shows a record, so no copy ever has half of it (shown.py).
-- A key with a pending own set keeps the own value. What other clients wrote before has a lower revision, and would only
-  flip the value back and forth. Its revision is noted all the same, so the fingerprint is the channel's.
+- A key with a pending own set keeps the own value. A set of another client that came before has a lower revision, and
+  showing it would only flip the value back and forth. The revision of that set is noted all the same, so that the
+  fingerprint stays equal to that of the servers.
 - The echo of an own batch confirms all own numbers up to it. If it holds no other batch, there is nothing to show.
 """
 
@@ -35,8 +36,8 @@ _KEYS, _VALUES = attrgetter("keys"), attrgetter("values")
 class UnconfirmedSets:
     """The own keys that are not confirmed yet, in two generations, so confirming never walks over keys.
 
-    Batches enter the generations only when a reader needs them. A batch that is confirmed before that costs nothing,
-    and all are while no other client writes.
+    Batches enter the generations only when a reader needs them. A batch that is confirmed before that costs nothing.
+    While no other client writes, each batch is confirmed before that.
     """
 
     __slots__ = ("_fresh", "_old", "_old_last", "_young", "_young_last", "confirmed", "last")
@@ -246,8 +247,8 @@ class Replica:
     def held(self, prefix: str, unsent: set[str]) -> Changed:
         """Return the confirmed keys that begin with `prefix`, the oldest revision first.
 
-        It leaves out keys with a pending own set, and those in `unsent`, whose sets have not reached the core. The echo
-        of the set will tell their value.
+        The result leaves out keys with a pending own set, and the keys in `unsent`, whose sets have not reached the
+        core. The echo of such a set will tell the value.
         """
         waiting, shown = self.pending.keys() | self.orphans | unsent, self.shown
         found = [

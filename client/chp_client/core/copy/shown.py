@@ -22,9 +22,9 @@ from typing import Any
 
 
 class LockedDict(dict[str, bytes]):
-    """A dict of which no copy has half of a change of many keys; `keys`, `values` and `items` are of a copy.
+    """A dict whose copies never have half of a change of many keys. `keys`, `values` and `items` show a copy.
 
-    `lock` is a `threading.RLock`, which knows whether its thread holds it.
+    `lock` is a `threading.RLock`, which can tell whether the current thread holds it.
     """
 
     __slots__ = ("lock",)
@@ -36,17 +36,17 @@ class LockedDict(dict[str, bytes]):
     def _at_once(self, act: Callable[[], Any]) -> Any:
         """Call `act` with the lock held, and return its result."""
         try:
-            # To unpack an iterator takes all its steps at once. Ctrl-C could come between two calls.
+            # Unpacking takes all three steps of the iterator at once. Ctrl-C could come between three separate calls.
             _, result, _ = self.steps(act)
         except BaseException:
-            # The act failed, as by a lack of memory.
+            # `act` failed, for example because memory ran out.
             if self.lock._is_owned():
                 self.lock.release()
             raise
         return result
 
     def steps(self, act: Callable[[], Any]) -> Iterator[Any]:
-        """Return the steps of an act that needs the lock; an iteration takes them."""
+        """Return an iterator that acquires the lock, calls `act` and releases the lock, one at each step."""
         return map(call, (self.lock.acquire, act, self.lock.release))
 
     def update(self, other: Any) -> None:  # type: ignore[override]  # `dict` has more ways to call it

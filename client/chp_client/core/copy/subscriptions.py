@@ -70,7 +70,7 @@ class Subscriptions:
         return next((channel for channel in self.all if key.startswith(channel.subtree)), self.all[0])
 
     def watch(self, on: bool) -> None:
-        """Turn the changes of all channels on or off. They cost a little time for each record."""
+        """Start or stop gathering the changes of all channels. It costs a little time for each record."""
         for channel in self.all:
             channel.watching = on and not self.write_only
 

@@ -33,7 +33,7 @@ class Members:
     # Each write has its own version; -1 means that no server has written one yet.
     version: int
     names: frozenset[str]
-    # Each of them has all that was acknowledged up to this number; one that has less has lost data.
+    # Each server of the set has all that was acknowledged up to this number. A server of it that has less lost data.
     number: int
     # The serial of the last wish of this server that was granted.
     done: int = 0
@@ -74,7 +74,7 @@ class Arbitration:
     # -- the lease
 
     def leased(self, now: float) -> bool:
-        """Return whether no other server can be active, as far as there is an arbiter to say so."""
+        """Return True if this server holds the lease, so that no other can be active; True without an arbiter."""
         return not self.enabled or now < self.until
 
     def holds(self, now: float, number: int) -> bool:
@@ -164,7 +164,7 @@ class Arbitration:
         self._forced_until = now + 2 * WANT_LEASE_S
 
     def forced(self, now: float) -> bool:
-        """Return whether an operator has ordered that just now."""
+        """Return True if an operator has just forced this server."""
         return now < self._forced_until
 
     def lost(self, number: int) -> str:

@@ -7,10 +7,9 @@ process is alive: it tells the state after the last turn that was done, never th
     begins, done, hush      are called by the thread that takes the turns
     due, stuck              are called by the other thread
 
-A process that is stopped sends nothing. So the gaps between two BEATs tell `begins` whether this server
-was stopped, or was in a long turn. A server sends no BEAT either if it has been in one turn for STUCK_S.
-Nor does it if it waits for room, for a disk or for a database, because it takes no processor time then. In
-both cases the peer should become active.
+A process that is stopped sends nothing. So the longest gap between two BEATs (`silent_s`) tells whether this server was
+stopped, or was in a long turn. A server also sends no BEAT if it has been in one turn for STUCK_S, or if it waits for
+room, for a disk or for a database: it takes no processor time then. In both cases the peer should become active.
 
 Pure, and without locks: each field is written by one thread only, and as a whole.
 """
@@ -30,7 +29,8 @@ from ..updates.turn import Frames
 BEAT = b"BEAT"
 # A turn that takes longer is an endless loop.
 STUCK_S = 10.0
-# Processor time between two looks: a twentieth of what a busy thread gets on a crowded machine.
+# A turn that works uses this much processor time between two looks: a twentieth of what a busy thread gets on a
+# crowded machine.
 WORKED_S = 0.001
 
 
@@ -90,7 +90,7 @@ class BeatTimer:
         return now - self._begun > STUCK_S
 
     def due(self, now: float, used_s: float) -> Frames | None:
-        """Return the BEAT to send if the turn is long, but not too long; `used_s` is processor time of all turns."""
+        """Return the BEAT to send if the turn is long, works, and is not stuck; `used_s`: all processor time."""
         begun, done = self._begun, self._done
         worked, self._used_s = used_s - self._used_s >= WORKED_S, used_s
         if done is None or not worked or now - begun <= self.beat_s or self.stuck(now):

@@ -5,8 +5,8 @@ decided. An ACTIVE server serves clients, a PASSIVE one follows it. *Primary* an
 the configured roles, which never change.
 
 The Guide's machine decides by state alone, so a primary that restarts quickly becomes active with an empty map. Here a
-server that is not active also tells its number, and the server that is ahead becomes active; between equals the primary
-does. If two actives meet, the one with the higher epoch stays active.
+server that is not active also tells its number, and the server that is ahead becomes active. If both have the same
+number, the primary becomes active. If two actives meet, the one with the higher epoch stays active.
 
     PRIMARY, BACKUP --- peer not active and behind, or no peer for solo_wait_s ----------> ACTIVE
     PRIMARY, BACKUP --- peer active ---------------------------------------------------> PASSIVE
@@ -74,7 +74,7 @@ def step(state: State, event: PairEvent) -> State:
 def peer_event(
     *, peer_state: State, peer_number: int, peer_epoch: int, number: int, epoch: int, primary: bool
 ) -> PairEvent:
-    """Return the event that the peer's report is. The primary wins ties, so both servers reach the same answer."""
+    """Return the event that follows from the peer's report. The primary wins ties, so both servers agree."""
     if peer_state is State.ACTIVE:
         return PairEvent.PEER_ACTIVE_HIGHER if peer_epoch > epoch else PairEvent.PEER_ACTIVE_LOWER
     behind = peer_number < number or (peer_number == number and primary)

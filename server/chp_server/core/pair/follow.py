@@ -13,8 +13,8 @@ knows it. It takes from the log whatever must be sent next, so catching up and f
 builds a state from chunks; the passive takes it over only as a whole.
 
 Each WANT is answered from the beginning. If a passive asked again too early on a slow link, no answer would ever be
-complete. So as long as it hears nothing of an answer, it waits twice as long before it asks again. Answers to its
-earlier questions may still come: it drops a chunk from the middle of one, and begins again with a first chunk.
+complete. So while no part of an answer comes, the passive doubles its wait before each new WANT. Answers to earlier
+WANTs may still come. The passive drops a chunk from the middle of such an answer, and begins again with a first chunk.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ STATE, WANT, RECORD, SYNC_CHUNK, END, MORE, CONFIRM, HANDOVER, REPLAY, REPLAYED,
     b"STATE", b"WANT", b"RECORD", b"SYNC", b"END", b"MORE", b"CONFIRM", b"HANDOVER",
     b"REPLAY", b"REPLAYED", b"LEAVE",
 )  # fmt: skip
-# Chunks of a snapshot that may be under way to a passive.
+# At most this many chunks of a snapshot are under way to a passive.
 CREDIT = 16
 
 
 class Confirmations:
-    """What the passive, or a replica that confirms, has in its journal of all that the active sends it."""
+    """The records sent to a passive, or to a replica that confirms, and how far its journal has confirmed them."""
 
     def __init__(self, position: int, goal: int, throttle: Throttle | None = None) -> None:
         self.throttle = throttle or Throttle(Pace(), inf)
@@ -70,7 +70,7 @@ class Confirmations:
         self._chunks: Iterator[bytes] | None = None
 
     def sent(self, number: int, weight: int, now: float) -> None:
-        """Note that a record of so many bytes, which ends with `number`, was sent."""
+        """Note that a record of `weight` bytes, which ends with `number`, was sent."""
         if not self.under_way and now >= self.throttle.probe_at:
             self.throttle.sent_alone(number, weight, now)
         self._unconfirmed.append((number, weight, now))
@@ -84,8 +84,8 @@ class Confirmations:
     def confirm(self, number: int, now: float, timeout_s: float) -> None:
         """Note that the server has everything up to `number` in its journal.
 
-        It is in sync once it has confirmed the goal. But if a later record has waited so long that the server would
-        soon be late, all that was sent so far is the next goal.
+        The server is in sync once it has confirmed the goal. But if a later record has waited longer than half of
+        `timeout_s`, the server stays out of sync, and all that was sent so far is the next goal.
         """
         if number > self.confirmed:
             self.confirmed, self._heard_at = number, now
@@ -104,7 +104,7 @@ class Confirmations:
         return bool(self._unconfirmed) and now - self._unconfirmed[0][2] > timeout_s
 
     def overdue(self, now: float, timeout_s: float) -> bool:
-        """Return whether something waits for its confirmation, and the server has confirmed nothing for so long."""
+        """Return whether something waits for its confirmation, and the server has confirmed nothing for `timeout_s`."""
         return now > self.overdue_at(timeout_s)
 
     def overdue_at(self, timeout_s: float) -> float:
@@ -185,7 +185,7 @@ class Follower(Confirmations):
                 self.lost = True
                 return []
             weight = record.weight
-            # It is what `sent` does, without a call for each record.
+            # These lines do what `sent` does, without a call for each record.
             if not self.under_way and now >= self.throttle.probe_at:
                 self.throttle.sent_alone(record.last, weight, now)
             self._unconfirmed.append((record.last, weight, now))
@@ -245,7 +245,7 @@ class Loader:
         if not isinstance(header, StateHead) or len(items) != 1:
             raise BadFrame(f"a {name_of(header)} came where the end of a snapshot was due; it has to begin anew")
         told = header.told
-        # A snapshot in an older journal tells less.
+        # A snapshot in a journal of an older version has fewer of these values.
         if told != self.state.measure()[: len(told)]:
             raise BadFrame(f"chunks of the snapshot at {describe(header.number)} are missing; it has to begin anew")
         self.state.load_rest(items[0], now, header.ages)

@@ -11,7 +11,7 @@ Pure: `now` is an argument.
 
 from __future__ import annotations
 
-# A multiple of `peer_timeout_s`, while the connection is up.
+# While the connection is up, a silent peer counts as gone after this many times `peer_timeout_s`.
 STANDING = 3
 NEVER = float("-inf")
 
@@ -48,7 +48,7 @@ class Liveness:
         self._word_at = NEVER
 
     def excuse(self, heard: float, now: float) -> None:
-        """Give a peer, last heard at `heard`, its full time again after a pause of this server; once a silence."""
+        """Give a peer, last heard at `heard`, its full time again after a pause of this server; once per silence."""
         if heard >= self._excused_at:
             self._excused_at = now
 
@@ -75,6 +75,6 @@ class Liveness:
         return self.connected and heard > self._broke_at and heard >= self._up_at
 
     def _stands_since(self, heard: float) -> bool:
-        # A server that ends says its last words and breaks the connection in one turn of this server. Only if the
-        # connection came up again in that turn, the words may belong to it.
+        # When a peer ends, its last words and the break may come in one turn of this server, with the same time. Then
+        # the words count only if the connection also came up again in that turn, as they may belong to the new one.
         return self.connected and (heard > self._broke_at or heard == self._up_at)

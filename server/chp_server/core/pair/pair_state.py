@@ -43,7 +43,7 @@ class Peer:
     name: str
     primary: bool
     in_sync: bool
-    # What an active says: it sends us its records.
+    # True if an active says that it sends its records to this server.
     follows: bool
     version: int
     settings: dict[str, Any] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class PairState:
         self.active = self.serving = False
         # The times when the server started, and when its state last changed.
         self.started = self.since = now
-        # Since this time the server would have heard a peer that lives. It begins anew after a pause of this server.
+        # This server listens since this time, and would have heard a living peer. A pause of the server sets it anew.
         self.listens_since = now
         self.peer: Peer | None = None
         self.liveness = Liveness(config.peer_timeout_s)
@@ -149,8 +149,8 @@ class PairState:
         self.follower: Follower | None = None
         # Until this time the server takes no sets, because the passive is asked to take over.
         self.handover_until: float | None = None
-        # After a pause of its own the server acknowledges nothing before this time, as the peer, or its next run, may
-        # speak first.
+        # After a pause, this server acknowledges nothing before this time, so that it first hears the peer, or the next
+        # run of the peer.
         self.hold_until = now
         # While a state that was taken over is not in the journal yet: the number up to which the journal's messages are
         # of this history.
@@ -210,7 +210,10 @@ class PairState:
         return self.peer is not None and self.peer_lives() and self.liveness.is_unbroken(self.peer.heard)
 
     def peer_is_prompt(self) -> bool:
-        """Return True if the peer was heard within `peer_timeout_s`: the active waits no longer for confirmations."""
+        """Return True if the peer was heard within `peer_timeout_s`.
+
+        The active no longer waits for the confirmations of a peer that was not heard for this long.
+        """
         peer = self.peer
         return peer is not None and self.peer_lives() and self._turn.now - peer.heard <= self.config.peer_timeout_s
 
@@ -220,15 +223,15 @@ class PairState:
         return peer is not None and self.peer_lives() and peer.echo == self.config.secret
 
     def peer_may_serve(self) -> bool:
-        """Return True if the peer lives, or a server that may be its next run."""
+        """Return True if the peer lives, or if a server lives that may be the peer's next run."""
         return self.peer_lives() or self.liveness.is_heard(self.possible_successor_at, self._turn.now)
 
     def note_possible_successor(self, who: Peer | IncompatiblePeer) -> None:
-        """Note a stranger on P+3 of our store: it may be the peer's next run, begun while this server was stopped.
+        """Note a stranger on P+3 with our store: it may be the peer's next run, begun while this server was stopped.
 
-        The stranger is heard once the run before is silent. Until then this server opens no epoch beside the
-        stranger's. If the stranger is active in a later epoch, and the run before has said nothing new since this
-        server was stopped, this server acknowledges nothing either.
+        The stranger is taken as the peer only once the peer's known run is silent. Until then this server opens no
+        epoch of its own beside the stranger's. If the stranger is active in a later epoch, and the known run has said
+        nothing since this server was stopped, this server acknowledges nothing either.
         """
         now = self._turn.now
         if isinstance(who, Peer) and self.note_possible_run(who.at.store):
@@ -264,7 +267,8 @@ class PairState:
     def safe_up_to(self, written: int) -> int | None:
         """Return the number up to which readers may see messages; None if that is all that is `written`.
 
-        If the passive is gone, but the arbiter still lets it take over, they see nothing new: it might be undone.
+        If the passive is gone, but the arbiter still lets it take over, readers see no new messages: these might be
+        undone.
         """
         bound = self.passive_has()
         if bound is None and not self.arbitration.alone:

@@ -33,7 +33,7 @@ from ..updates.authorizer import check_batch, check_plain, signer
 Frames = list[bytes]
 
 
-# Session and batch number; a CHP/1 UUID has 16 bytes.
+# The identity of a CHP/2 batch is its session and number, of this many bytes; a CHP/1 UUID has 16 bytes.
 BATCH_IDENTITY_BYTES = 24
 
 
@@ -120,7 +120,7 @@ class PendingList:
             del self._sessions[session]
 
     def published(self, origins: Sequence[Sequence[Any]], uuids: Iterable[bytes]) -> None:
-        """Drop what a record did."""
+        """Drop the sets that a record has done."""
         for session, no in origins:
             self.seen_up_to(session, no)
         for uuid in uuids:
@@ -132,9 +132,9 @@ class PendingList:
             self._keep(lambda identity, frames: not _denied(frames, state))
 
     def skip_rules(self, before: ReplicatedState, after: ReplicatedState) -> None:
-        """Drop sets that may have been refused by rules between two states, if a whole state has other rules.
+        """Drop sets that may have been refused between two states, if the new state has other rules of access.
 
-        Only sets of sessions that the new state knows stay, because the state has their refusals.
+        Only sets of sessions that the new state knows stay, because the new state has their refusals.
         """
         if before.access.changed != after.access.changed:
             self._keep(lambda identity, frames: identity[:16] in after.sessions)
@@ -186,7 +186,7 @@ def _denied(frames: Frames, state: ReplicatedState) -> bool:
         if frames[0] != RESERVED_KEY:
             return bool(check_plain(granted, user, parse_kvset(frames)[0]))
         return bool(check_batch(granted, user, frames[2], decode_segment(frames[4]), state.staging))
-    # No rules allow it either.
+    # The set is malformed, so no other rules would allow it later: it may stay.
     except BadInput:
         return False
 

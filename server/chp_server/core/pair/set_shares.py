@@ -1,7 +1,7 @@
 """The share of each session in the turns of the active: which sets a turn does, and which wait for another turn.
 
     queues    a large set waits in the queue; a small one is done at once, unless its session has sets there
-    take      yields the sets of the queue that this turn does: for so long as a turn may take, in turn by session
+    take      yields the sets of the queue that this turn has time for, one session after the other
     ready     says whether another turn would do more of them
 
 While enough is under way to the passive (throttle.py), a turn takes nothing from the queue. Nor does a turn that has
@@ -22,9 +22,9 @@ from ..updates.set_queue import Frames, SetQueue, session_of
 from .follow import Follower
 from .throttle import Pace
 
-# After this time without other sessions, those that write much have longer turns.
+# After this time without sets of other sessions, the sessions that write much get longer turns.
 OTHERS_S = 1.0
-# So little under way is never a reason to let small sets wait.
+# Small sets never wait while at most this many bytes are under way to the passive.
 LITTLE_BYTES = 1 << 20
 
 
@@ -61,7 +61,7 @@ class SetShares:
         if others:
             self._others_at = now
         pace.alone = now - self._others_at > OTHERS_S
-        # Their batches are the pieces of a turn.
+        # Clients of the sessions in `bulk` are asked for smaller batches, because a turn takes whole batches.
         self._committer.acks.bulk = () if pace.alone else self.queue.sessions
         if not pace.byte_s:
             yield from self.queue.take_all()
@@ -92,11 +92,11 @@ class SetShares:
     # -- what the shell measures
 
     def synced(self, seconds: float) -> None:
-        """Note that the sync of this turn took so long."""
+        """Note how long the sync of this turn took."""
         self._sync_s = seconds
         self.pace.synced(seconds)
 
     def took(self, seconds: float) -> None:
-        """Note that this turn, which took sets from the queue, lasted so long."""
+        """Note how long this turn, which took sets from the queue, lasted."""
         self.pace.took(self.taken, seconds - self._sync_s)
         self.taken, self._sync_s = 0, 0.0

@@ -6,14 +6,14 @@
 Without a bound a client that writes much fills the way to the passive, and all other clients wait behind its sets. With
 it the active takes no more than the passive confirms, and the client's sets wait in the client's own window.
 
-What is under way is measured as the time that it takes the active. Full use of the passive needs one turn of it at
-work, another one on its way, and as much more as fits into the passive's latency: its sync, and the way there and
-back. So the active takes more sets while the bytes under way are worth less than `under_way_s` and twice the latency.
-The latency is that of a record which was sent while nothing else was under way, less the work that the record takes.
-The lowest value of the last moments counts. If no record travelled alone for PROBE_S, the active lets the way drain
-once.
+The bytes under way are counted as the time that the active needs for them. To keep the passive busy, the passive needs
+one turn's work at hand, another one on its way, and as much more as fits into its latency: its sync, and the way there
+and back. So the active takes more sets while the bytes under way are worth less than `under_way_s` plus twice the
+latency. The latency is measured with a record that was sent while nothing else was under way, less the work that the
+record takes. The lowest value of the last moments counts. If no record travelled alone for PROBE_S, the active lets the
+way drain once.
 
-Small sets are taken longer, up to `AHEAD` times as much, because their clients did not cause the wait.
+The active takes small sets until `AHEAD` times as much is under way, because their clients did not cause the wait.
 
 Pure: `now` is an argument.
 """
@@ -22,16 +22,17 @@ from __future__ import annotations
 
 # The work of one turn beside a batch of 1,000 keys: two such batches are under way, so that the passive always has one.
 UNDER_WAY_S = 0.003
-# A turn takes sets for so long, or for the time of its sync if that is longer.
+# A turn takes as many sets as need this many seconds of work, or as long as a sync if that is longer.
 TURN_S = 0.001
-# While no other session waits for them, turns are so long, and so much is under way: fewer syncs do the same work.
+# While no other session waits, a turn takes this many seconds of work, and twice as much may be under way: so fewer
+# syncs do the same work.
 ALONE_S = 0.005
 AHEAD = 20
 # The latency is measured anew after this many seconds.
 PROBE_S = 10.0
-# It is measured again at most so often.
+# The latency is measured at most once in this many seconds.
 MEASURE_S = 0.1
-# For a measurement large sets wait so long at most.
+# For a measurement, large sets wait at most this many seconds.
 DRAIN_S = 0.05
 # A passive is too slow if it confirms less than this part of what the active could do.
 SLOW_PART = 0.1
@@ -51,12 +52,12 @@ class Pace:
         self.alone = False
 
     def took(self, size: int, seconds: float) -> None:
-        """Note that a turn with so many bytes of sets took so long, without its sync."""
+        """Note how long a turn with `size` bytes of sets took, without its sync."""
         if size > 0:
             self.byte_s = _average(self.byte_s, max(0.0, seconds) / size)
 
     def synced(self, seconds: float) -> None:
-        """Note that a sync took so long."""
+        """Note how long a sync took."""
         self.sync_s = _average(self.sync_s, seconds)
 
     @property
@@ -121,7 +122,7 @@ class Throttle:
             self._latency_s = min(self._latency_s, latency_s)
 
     def holds(self, under_way: int, now: float) -> bool:
-        """Return True if the active takes no large sets, with so many bytes under way."""
+        """Return True if the active takes no large sets while `under_way` bytes are under way."""
         if not under_way:
             return False
         if self._drains_until is None and self.alone is None and now - self._measured_at > PROBE_S:
@@ -129,7 +130,7 @@ class Throttle:
         if self._drains_until is not None:
             if now < self._drains_until:
                 return True
-            # Small sets of many clients are always under way.
+            # The way did not drain, because small sets of many clients are always under way. The next try comes later.
             self._drains_until, self._measured_at = None, now
         return under_way * self._pace.byte_s >= self._pace.under_way_s + 2 * self.latency_s
 
@@ -138,7 +139,7 @@ class Throttle:
         return under_way * self._pace.byte_s >= AHEAD * (self._pace.under_way_s + 2 * self.latency_s)
 
     def is_slow(self, now: float, confirmed: int, *, waits: bool) -> bool:
-        """Return True if sets have waited all the time, and the passive has confirmed much less than the active could.
+        """Return True if sets waited for `slow_s`, and the passive confirmed much less than the active could have done.
 
         `confirmed` counts the bytes of all that the passive has confirmed.
         """

@@ -37,7 +37,7 @@ class Backfill:
         return self._missing.messages
 
     def waits(self, turn: Turn) -> bool:
-        """Return True if messages are missing, or were filled by this turn, whose journal is written after it."""
+        """Return True if messages are missing, or if this turn fills some, which reach the journal only later."""
         return self._missing.messages > 0 or self._filled is turn
 
     def begin(self, spans: Spans) -> dict[int, int]:

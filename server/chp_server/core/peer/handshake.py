@@ -33,13 +33,13 @@ TYPES = {
     "number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool, "follows": int,
     "store": bytes, "opener": bytes, "digest": int, "settings": dict, "room": bool,
 }  # fmt: skip
-# Characters of another server's name that are kept.
+# At most this many characters of another server's name are kept.
 NAME_MAX = 64
 FOREIGN = (
     "it holds another store ({theirs}) than this server ({ours}): they can't be a pair. If they should be one, start "
     "the one whose data may go with an empty data directory; else correct --peer"
 )
-# The copies of a server that tells of none.
+# A server whose STATE does not tell its `copies` counts as one with this many.
 COPIES = 2
 # The name under which the journal keeps `PeerLink.foreign`.
 FOREIGN_STORE = "foreign"

@@ -67,7 +67,7 @@ ILL_FORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 
 def _ill_formed(kind: bytes, error: Exception) -> BadInput:
-    """Return what to raise for an error of a handler."""
+    """Return the exception to raise for a handler's error: `BadInput` as it is, any other error as `BadFrame`."""
     return error if isinstance(error, BadInput) else BadFrame(f"a peer message {kind!r} is ill-formed: {error!r}")
 
 
@@ -103,8 +103,8 @@ class PeerLink:
         self.line = self._speaks = b""
         self.loader: Loader | None = None
         self.incompatible: IncompatiblePeer | None = None
-        # The other store that the server at --peer had before this server began to serve or to follow. After that, its
-        # silence is no reason to begin.
+        # The store of the server at --peer, if it was another one than ours before this server began to serve or to
+        # follow. While this is set, the silence of that server is no reason to begin.
         self.foreign = b""
         self._said_at = LONG_AGO
         # The time when this server last took over by a hand-over.
@@ -185,8 +185,8 @@ class PeerLink:
     def message(self, frames: list[bytes], line: bytes) -> Asking | None:
         """Handle a message that came by a connection; raise `BadFrame` if it is malformed.
 
-        Return None if it is done, or its work, which asks for things in between. Any process may connect. So all
-        messages but STATE and BEAT are taken from the peer's connection only.
+        Return None if the message is done; else return the work for it, a generator that asks for things in between.
+        Any process may connect. So all messages but STATE and BEAT are taken from the peer's connection only.
         """
         kind = frames[0] if frames else b""
         handler = self._HANDLERS.get(kind)
@@ -265,7 +265,7 @@ class PeerLink:
             # The peer was in a long turn when this server started. Its STATE comes when that turn is done.
             pair.liveness.word(self._turn.now)
         if peer is None or (peer.secret or peer.server) != beat.server:
-            # It may be of the peer's next run, in a long turn before its first STATE got here.
+            # The BEAT may be of the peer's next run, which is in a long turn and whose first STATE has not come yet.
             if pair.note_possible_run(beat.at.store):
                 pair.epochs.hear(epoch_of(beat.at.number))
         elif not peer.left:
@@ -275,9 +275,9 @@ class PeerLink:
     def _is_stranger(self, who: Peer | IncompatiblePeer) -> bool:
         """Return True if the peer is alive, and `who` speaks by another connection without a proof to be the peer.
 
-        A peer whose connection broke repeats the secret that only the server at --peer is told. One that was started
-        again names a position of our history with the right digest. A copy of its data directory has such a position
-        too. So that is no proof while the peer lives and its connection stands: a run that ends breaks it.
+        A peer whose connection broke repeats the secret that only the server at --peer is told. A peer that was started
+        again names a position of our history with the right digest. A server on a copy of the peer's data directory can
+        do so too. So a position is no proof while the peer's connection stands: a run that ends breaks its connection.
         """
         pair = self._pair
         if not pair.peer_lives() or self._speaks == self.line:
@@ -423,7 +423,7 @@ class PeerLink:
         if begins_snapshot(body):
             self.loader = Loader(self._committer.limits)
         if self.loader is None:
-            # It belongs to the answer to an earlier WANT. The answer to the last WANT begins with a first chunk.
+            # This chunk answers an earlier WANT. The answer to the last WANT begins with a first chunk.
             return
         self._unanswered = 0
         try:
@@ -434,7 +434,7 @@ class PeerLink:
         turn.effects.to_peer.append([follow.MORE, pack(1)])
 
     def _on_end(self, body: bytes) -> Asking:
-        """Take over the active's state, after the journal was read for messages that are shared, or in our suffix."""
+        """Take over the active's state. First read from the journal the shared messages, and those of our suffix."""
         pair = self._pair
         commits = self._committed
         if pair.bstate is not PASSIVE:
@@ -520,7 +520,7 @@ class PeerLink:
         said = unpackb(body, "WANT", WANT_WEIGHT)
         at, history = Position.of(said["at"]), from_list(said["history"])
         if at.store not in (b"", committed.state.store):
-            # The servers have different stores, as its STATE has told.
+            # The servers have different stores, as the peer's STATE has told.
             return
         after = at.number
         committer.commit(turn)
@@ -634,10 +634,10 @@ class PeerLink:
     def end_turn(self, *, look: bool) -> None:
         """Send what this turn made; `look` says that the peer may have changed, or that a heartbeat is due.
 
-        Records are sent while the journal writes them. Only a turn that opens an epoch first writes its records to the
-        journal, and then tells the peer. Otherwise a server that died in between would open an epoch of the same
-        number again, and the passive would have another one. And if the disk is full, this server does not become
-        active. Then a peer that knew of the epoch would have given way for nothing.
+        Records are sent while the journal writes them. A turn that opens an epoch is the exception: its records are
+        first written to the journal, and then sent to the peer. Otherwise a server that died in between could open
+        another epoch of the same number, while the passive has the first one. And if the disk is full, this server does
+        not become active: a peer that knew of the epoch would have given way for nothing.
         """
         turn, pair, committed = self._turn, self._pair, self._committed
         state = committed.state

@@ -49,9 +49,9 @@ from .suffix import (
 
 # The active expects the next message of a peer's suffix within this many `peer_timeout_s`.
 SUFFIX_S = 2.0
-# At most so many bytes of topic messages are handed over. Messages beyond that are counted as lost.
+# At most this many bytes of topic messages are handed over. Messages beyond that are counted as lost.
 HANDED_BYTES = 64 << 20
-# The bytes of messages that a turn reads.
+# One read of the journal takes about this many bytes of messages.
 PAGE_BYTES = 4 << 20
 
 
@@ -134,7 +134,7 @@ class Since:
 
 
 LONG_AGO = -1e9
-# Keys of one message. REPLAYED may name all of them.
+# A message has at most this many keys, because REPLAYED may name all of them.
 KEYS_MAX = DEFAULT.batch_items_max
 # A larger piece is split, so that each part fits into a message between the peers.
 PIECE_BYTES_MAX = 64 << 20
@@ -260,7 +260,7 @@ class Replay:
             turn.effects.fact("suffix", "warning", suffix_conflict=len(late))
 
     def own(self, held: int) -> None:
-        """Do the rest of our suffix ourselves, as we became active; our records up to `held` may have some of it."""
+        """Do the rest of our suffix here, as this server became active. Answered parts up to number `held` are done."""
         waiting = [*(message for number, message in self._answered_at if number > held), *self._waiting]
         self._waiting.clear()
         self._answered_at.clear()

@@ -8,8 +8,8 @@
 
 When a pass begins, the active lists its keys. It sends a slice of them each heartbeat, so that a pass takes about
 `scrub_s`. A slice goes right behind the records up to its number, when the passive is in sync and nothing else is left
-to send. So the passive is at that number when the slice comes. A passive that is not, or that is busy, does not answer,
-and the slice is not counted.
+to send. So the passive is at that number when the slice comes. A passive that is at another number, or is busy, does
+not answer, and the slice is not counted.
 
 A key's sum is a CRC-32 of its revision, its lease, its value, and whether it has a ttl. The time that is left of a ttl
 is not compared, as each server measures it by its own clock. A key that only the passive has shows in the totals.
@@ -85,11 +85,12 @@ class Scrubber:
 
 
 SCRUB, SCRUBBED = b"SCRUB", b"SCRUBBED"
-# The least keys of a slice, so that a small map takes seconds; and the most, which take some milliseconds of a turn.
+# A slice has at least the first number of keys, so that a small map takes only seconds. It has at most the second
+# number, which takes some milliseconds of a turn.
 SLICE_KEYS = (64, 4096)
-# Bytes of values in a slice, or one value that is larger.
+# A slice takes no more keys once its values have this many bytes.
 SLICE_BYTES = 1 << 20
-# Keys that a report of a difference names.
+# A report of a difference names at most this many keys.
 NAMED_MAX = 10
 # If there are more leases, only their number is compared.
 LEASES_MAX = 10_000
@@ -100,7 +101,7 @@ Totals = tuple[int, int, int, int]
 
 
 def sums(state: ReplicatedState, keys: list[str]) -> list[int]:
-    """Return a sum for each key, of all that is compared."""
+    """Return a checksum for each key, over all that is compared."""
     values, revisions, deadlines, leases = state.map.values, state.map.revisions, state.map.deadlines, state.lease_of
     out = []
     for key in keys:
@@ -145,7 +146,7 @@ class Scrub:
         self._scrub_s, self._heartbeat_s = scrub_s, heartbeat_s
         # The keys of the pass that are still to be compared.
         self._names: Gathering | None = None
-        # Those of them that were taken from `_names`; the next key is the last of the list.
+        # The keys that were taken from `_names` already. The last one of the list is compared next.
         self._keys: list[str] = []
         self._slice = 0
         self._due = 0.0

@@ -8,9 +8,10 @@ gets an outcome, batch by batch and in order:
     replayed   no other batch has written the key since the histories parted, so the active sets it again
     conflict   another batch wrote the key too: the active's value stays, and ours goes to a file and is counted
 
-It is not enough that the active knows of a batch, as it may have refused the batch. If the active did a batch, the
-keys have that batch's revision there. While a key still has it, the suffix's next update of the key can be replayed. So
-a client's chain of conditional batches is replayed, unless another client wrote the key in between.
+A batch is not *already* there just because the active knows of it: the active may have refused the batch. If the active
+did a batch, the keys have that batch's revision there. While a key still has that revision, the suffix's next update of
+the key can be replayed. So a client's chain of conditional batches is replayed, unless another client wrote the key in
+between.
 
 A conditional batch is replayed whole, on the same values, or not at all. An equal value that another client has set
 does not count as its own. A batch that counts a version is replayed whole or not at all, too: a part of it would be
@@ -60,9 +61,9 @@ NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED, columns.ASIDE})
 BOUND = frozenset({columns.ACK, columns.NACK, columns.EXPECT})
 # Columns that are replayed only if no part of their batch is in conflict.
 ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH, columns.ONCE, columns.SCHEDULED, columns.CANCEL})
-# Stands for the rules of access in the place of a key; no key is empty.
+# An update with this key stands for the rules of access; a real key is never empty.
 RULES = ""
-# They stand in the place of a revision, for an update that is to be replayed, and for one that the active lacks.
+# In the place of a revision, SET_AGAIN means that the update is to be replayed, and LOST that the active lacks it.
 SET_AGAIN, LOST = -1, -2
 
 Written = Callable[[str], bool]
@@ -73,7 +74,7 @@ Counted = Callable[[str, int], str]
 class SuffixPart:
     """A piece of a suffix: a batch, or a part of one, as it is handed over."""
 
-    # [[session, batch]], or [] for CHP/1; None if more of the batch follows, whose last piece has the origins.
+    # [[session, batch]], or [] for CHP/1. None if more of the batch follows: its last piece has the origins.
     origins: list[list[Any]] | None
     # True if no update of the piece is in conflict.
     whole: bool
@@ -82,7 +83,7 @@ class SuffixPart:
     on: dict[str, int] = field(default_factory=dict)
     # If given, the piece is no batch, but the last rules of access.
     rules: dict[str, Any] | None = None
-    # The user of the application whose version it counts; "" if that is not known.
+    # The user of the application whose version the piece counts; "" if the user is not known.
     user: str = ""
 
     def to_replay(self) -> list[Any]:
@@ -197,7 +198,7 @@ def _updates(segment: Segment, number: int) -> Iterator[Update]:
 
 
 def kept(segment: Segment, mask: list[bool]) -> list[Segment]:
-    """Return the items that the mask selects, with the columns that may be replayed: no segment, or one."""
+    """Return a list with one segment, or with none: the items that `mask` selects, and the columns to be replayed."""
     some = segment if all(mask) else select(segment, mask)
     extras = {name: x for name, x in ((some or segment).extras or {}).items() if name in CARRIED}
     if some is None:
@@ -238,7 +239,7 @@ def account_by_state(
         if update.outcome == REPLAYED and (timed or ended):
             update.outcome = CONFLICT
     segments = [_set_again(update, before.lease_of.get(update.key)) for update in updates if update.outcome == REPLAYED]
-    # The batches go first, so that the active refuses one that it has pending, before it sets the keys of that batch.
+    # The batches go first: so the active refuses a batch that it has pending, before it sets the keys of that batch.
     return updates, [SuffixPart(_origins(before, common, upto), False, []), SuffixPart([], True, segments)]
 
 
@@ -450,7 +451,7 @@ class Ledger:
 
 
 def _of_a_part(segment: Segment) -> list[Segment]:
-    """Return what may be done of a segment whose batch is not done whole: its keys without `ONLY_WHOLE`."""
+    """Return what may be done of a segment whose batch is not done whole: all but the columns `ONLY_WHOLE`."""
     extras = segment.extras or {}
     if ONLY_WHOLE.isdisjoint(extras):
         return [segment]
@@ -459,7 +460,7 @@ def _of_a_part(segment: Segment) -> list[Segment]:
 
 
 def parted(piece: SuffixPart, state: ReplicatedState) -> list[Segment]:
-    """Return refusals of all batches up to the piece's that are not known here; only the latest are remembered."""
+    """Return refusals for the batches up to the piece's that this server does not know: the latest `refusals_max`."""
     out = []
     for session_id, no in piece.origins or []:
         session = state.sessions.get(session_id)

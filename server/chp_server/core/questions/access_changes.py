@@ -61,7 +61,7 @@ class AccessChanges:
         return sha256(b"chp members" + self._pair.config.secret).digest()
 
     def replace(self, identity: bytes, options: dict[str, Any]) -> None:
-        """Replace the rules; the answer waits until the passive has confirmed them, as that of a set does."""
+        """Replace the rules. The answer waits until the passive has confirmed them, as the answer to a set does."""
         turn, committer, committed, authorizer = self._turn, self._committer, self._committed, self._authorizer
         granted = committed.state.access
         if why := self._not_now():
@@ -75,7 +75,7 @@ class AccessChanges:
                 f"`chp access grant {authorizer.speaker or 'NAME'} admin access`"
             )
         changed = changes(None if granted.rules is None else granted.rules.document, rules.document)
-        # The old rules decided these refusals. Those that do not fit into the record are decided again.
+        # Write the refusals that the old rules decided. Refusals that do not fit into the record are decided again.
         committer.write_refusals(turn.now)
         committer.commit(turn)
         secret = b"" if granted.secret else self._new_secret()
@@ -102,6 +102,6 @@ class AccessChanges:
         return ""
 
     def tell(self, upto: int, answer: Callable[[bytes, int, dict[str, Any]], None]) -> None:
-        """Send the answers about rules of `upto` or before: everything up to that number has been acknowledged."""
+        """Send the answers about rules whose number is at most `upto`: everything up to there is acknowledged."""
         while self.owed and self.owed[0][2]["number"] <= upto:
             answer(*self.owed.popleft())

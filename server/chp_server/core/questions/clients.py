@@ -21,13 +21,13 @@ from chp.errors import BadFrame
 from chp.keys import ETX, STX
 
 TELLS = STX + b"client" + ETX
-# Each client takes some 2 KiB.
+# At most this many clients are remembered. Each of them takes some 2 KiB.
 CLIENTS_MAX = 10_000
-# The clients in one answer, which take about a MiB.
+# At most this many clients are in one answer, which then has about a MiB.
 LISTED_MAX = 500
-# Characters of one text.
+# A text of a report is cut to this many characters.
 TEXT_MAX = 200
-# The characters of all subtrees together.
+# The subtrees of a client are listed only up to this many characters together.
 SUBTREES_TEXT_MAX = 1024
 TEXTS = ("name", "program", "host", "version", "state", "client")
 NUMBERS = ("pid", "number", "keys", "lag_ms", "batches", "bytes", "holes", "mismatches", "failovers")

@@ -30,7 +30,7 @@ from .message_pages import MessagePages, item_of, load_of_page, takes_row
 from .syncs import reply
 
 BEAT_S = 1.0
-# The pages that one reader may get in a turn.
+# One reader gets at most this many pages in a turn.
 PAGES_A_TURN = 4
 Frames = list[bytes]
 Key = tuple[bytes, int]
@@ -212,7 +212,7 @@ class TopicDelivery:
         return encode(told, [item_of(row, plain=reading.plain) for row in rows])
 
     def ready(self, blocked: Container[bytes], topics: Topics, confirmed: int | None) -> bool:
-        """Return True if a reader could get messages in a turn that follows at once."""
+        """Return True if a reader could get more messages, so the next turn should begin at once."""
         upto = self.upto(confirmed)
         return any(
             reading.credit and reading.seen < upto and key[0] not in blocked

@@ -29,9 +29,9 @@ from ..updates.turn import Frames, Read, ReadOldest
 from .syncs import reply, resume_parts
 
 PAGE_BYTES = 4 << 20
-# The rows of a batch below which the records of several batches are read together.
+# If staged batches have fewer rows than this on average, the records of several batches are read together.
 SMALL_BATCH = 1000
-# Pages that are read in a turn. Other work, such as sets and heartbeats, is done between turns.
+# At most this many pages are read in a turn, so that other work, such as sets and heartbeats, need not wait long.
 READS_A_TURN = 4
 
 
@@ -42,7 +42,8 @@ OLDEST = ReadOldest()
 class FeedPage:
     """A page of the records after a number. `records` is None if the journal lacks them, or until they come.
 
-    The answer to `OLDEST` has no records but `begin`: where the journal's records begin, and whether one surely does.
+    The answer to `OLDEST` has no records. It has `begin`: the number where the journal's rows begin, and True if a
+    record surely begins there.
     """
 
     waits: bool = True
@@ -69,7 +70,7 @@ class FeedPages:
         return list(self._asked)[:READS_A_TURN]
 
     def came(self, read: Read | ReadOldest, found: Any) -> None:
-        """Fill a page with the rows that the journal has; None if it does not reach back so far."""
+        """Fill a page with what a read has found: rows, or None if the journal does not reach back so far."""
         page = self._asked.pop(read, None)
         # There is no page if `clear` was called meanwhile.
         if page is None:
@@ -87,7 +88,7 @@ class FeedPages:
 
 
 Messages = Iterator[list[Frames]]
-# Records whose headers a probe reads in a turn, in about 5 ms.
+# A probe reads the headers of this many records in a turn, which takes about 5 ms.
 RECORDS_A_TURN = 1_024
 
 
@@ -99,7 +100,7 @@ class Feeds:
         self.pages = FeedPages()
         # The end of the last record that names staged batches which are gone.
         self._gone = 0
-        # Where the journal's rows began, and the end of the record there.
+        # What `_end_of_first` found last: where the journal's rows began, and the end of the record there.
         self._first = (0, 0)
 
     def records(
@@ -115,7 +116,8 @@ class Feeds:
     ) -> Messages:
         """Yield the records after `after`. `whose` is the proof that the reader has of that number, or None.
 
-        If they are gone, `passes` may pass the question to another server. It is not asked once a chunk was sent.
+        If the records are gone, `passes` may pass the question to another server. It is not called after the first
+        chunk was sent.
         """
         state = self._committed.state
         if not (yield from self._goes_on(after, whose)):
@@ -142,9 +144,9 @@ class Feeds:
     ) -> Messages:
         """Yield the number at which a feed after `after` would end.
 
-        It has about `most` numbers, but at least one record; 0 is no bound. If `at` is given, a wall clock in ms, the
-        feed ends before the first record of that time or later. If the records are gone, `passes` may pass the question
-        to another server.
+        The feed has about `most` numbers, but at least one record; 0 is no bound. `at` is a wall clock in ms: if it is
+        given, the feed ends before the first record of that time or later. If the records are gone, `passes` may pass
+        the question to another server.
         """
         state = self._committed.state
         number = newest = state.number
@@ -231,7 +233,7 @@ class Feeds:
     def _between(self, after: int, until: int, *, rows: bool = False) -> Iterator[Record | None]:
         """Yield the records after `after`, and None while the next page is being read.
 
-        With `rows` a record that names staged batches becomes UPDATEs that have them.
+        With `rows`, a record that names staged batches is replaced by UPDATEs with the contents of these batches.
         """
         while after < until:
             page = self._page(after)
@@ -249,20 +251,20 @@ class Feeds:
                 after = record.last
 
     def _in_updates(self, record: Record) -> Iterator[Record | None]:
-        """Yield a record that names staged batches as UPDATEs that have them."""
+        """Yield UPDATEs with the contents of the staged batches that a record names."""
         header, items = decoded(record.body)
         try:
             batches = record.staged or self._staged(header)
             yield from in_updates(header, items, batches, self._committed.limits.part_bytes)
         except BadInput:
-            # The batches went before the record. From here on no reader is told that it could have the record.
+            # The journal dropped the batches before the record. From now on this record counts as gone too.
             self._gone = max(self._gone, record.last)
             raise
 
     def _staged(self, header: headers.Commit) -> Iterator[StagedBatch | None]:
         """Yield the batches that a record names, from the records that staged them; None while these are read."""
         count = sum(len(numbers) for _, _, numbers in header.parts)
-        # The records of small batches are read together. They may be those of several parts, one after the other.
+        # The records of small batches are read together, even if they belong to several parts.
         bytes_max = PAGE_BYTES if header.last - header.first < SMALL_BATCH * count else 1
         near: dict[int, Record] = {}
         for part, crc, numbers in header.parts:

@@ -12,14 +12,16 @@ Only this server knows which messages it sent to a member. A member that comes f
 which messages it has in hand, and in which history; it continues after these. A member that joined before this server
 became active may be working. It keeps its slots until it asks here, or until its lease ends.
 
-Slots that move by work were held by their member for the ttl of its lease at least. After a takeover nothing moves by
-work for that time, and each member keeps about the number of slots that it has. A move that was under way is forgotten.
+A slot moves by work only after its member has held it for at least the ttl of the member's lease. After a takeover
+nothing moves by work for that time, and each member keeps about as many slots as it has. A move that was under way is
+forgotten.
 
-A message that failed before is given alone, in a group that counts deliveries. Its slot gives nothing else meanwhile.
-Its member gets nothing else of the group from when it has acknowledged all before until it acknowledges this message.
+In a group that counts deliveries, a message that failed before is given alone. Its slot gives nothing else meanwhile.
+Its member first acknowledges all that it has in hand. Then it gets this message, and nothing else of the group until it
+has acknowledged it.
 
-    in_hand    what a member has in hand, for the record that ends it
-    aside      puts messages that failed too often into the dead topic, in the record that acknowledges them
+    in_hand    returns what a member has in hand, for the record that ends the member
+    settle     also puts messages that failed too often into the dead topic, in the record that acknowledges them
 
 Pure.
 """
@@ -50,20 +52,20 @@ from .message_pages import MessagePages, MessageRow, load_of_page, takes_row
 from .syncs import reply
 from .workload import WORK_S_MIN, Workload, moves, shares, weights_of
 
-# Slots move by work so often, in seconds.
+# The coordinator looks this often, in seconds, for slots to move by work.
 WORK_EVERY_S = 1.0
-# A member gives slots away by work if it had too much for this many looks.
+# A member gives slots away if it had too much work at this many looks in a row.
 BEHIND = 2
 # A member gets no slots by work if less than this part of its lease's ttl is left: it may be gone.
 TTL_LEFT_MIN = 1 / 3
-# A member that gets no messages is sent a sign of life so often, in seconds.
+# A member that gets no messages gets a sign of life this often, in seconds.
 BEAT_S = 1.0
 MAKES_ROOM = "your user has most of the members that read here, and another user needed room; ask again later"
 # The pauses before a dead letter that was refused is tried again; each is twice as long as the one before.
 ASIDE_PAUSE_S, ASIDE_PAUSE_MAX_S = 0.5, 30.0
-# Why messages failed whose member lost its slots.
+# The reason that is recorded for messages in hand when their member loses its slots.
 TOO_SLOW = "the member that had it acknowledged nothing for too long"
-# The pages of rows that are searched to fill one page of a member.
+# At most this many pages of rows are searched to fill one page of a member.
 PAGES_MAX = 16
 Frames = list[bytes]
 
@@ -83,20 +85,21 @@ class GroupCoordinator:
         self._strange: set[bytes] = set()
         # Members that lost slots for being too slow, and have granted no credit since.
         self._slow: set[tuple[Which, bytes]] = set()
-        # For each group the times until which slots are held back.
+        # For each group the slots that are held back, by the time until which they are.
         self._holds: dict[Which, dict[float, int]] = {}
-        # For each group the slots that moved by work lately, by the time until which they do not do so again.
+        # For each group the slots that must not move by work, by the time until which they must not.
         self._rests: dict[Which, dict[float, int]] = {}
-        # For each group the weights of members that are due more or fewer slots than others, for their work.
+        # For each group whose members are not due equal shares: the weight of each member (workload.py).
         self._weights: dict[Which, dict[bytes, float]] = {}
-        # For each group the slots that are to move by work, and whose members have messages of them in hand.
+        # For each group the slots that were chosen to move by work, and have not moved yet.
         self._chosen: dict[Which, int] = {}
         self._work_at = float("-inf")
-        # Members of whose slots some had no message where one had failed.
+        # Members in whose slots a failed message was searched for, and not found. The next `settle` acknowledges the
+        # searched ranges.
         self._passing: dict[Key, None] = {}
         # For each group whose dead letter was refused: when it is tried again, and the pause before that.
         self._refused_aside: dict[Which, tuple[float, float]] = {}
-        # True if messages that are to be put aside are read from the journal.
+        # `_reads`: dead messages must be read from the journal first. `_filling`: backfill may bring missing messages.
         self._reads = self._filling = False
         # Refused dead letters that the server has not logged yet.
         self.refused: list[dict[str, Any]] = []
@@ -129,13 +132,13 @@ class GroupCoordinator:
             for group in topic.groups.values():
                 if len(group.members) > 1:
                     self._go_on_with((topic.name, group.name), group, now)
-                # What failed before is held back here for its whole time again.
+                # This server holds back each message that failed before for its whole pause again.
                 group.untimed = group.suspects
                 if group.failures:
                     topics.groups.unsettled[topic.name, group.name] = None
 
     def _go_on_with(self, which: Which, group: Group, now: float) -> None:
-        """Keep the shares of a group that another server has given its slots to."""
+        """Keep the shares of slots that another server gave to the members of a group."""
         held = {member: group.slots_of(member).bit_count() for member in group.members}
         self._weights[which] = weights_of({member: n for member, n in held.items() if n} or held)
         self._rest(which, [(ALL_SLOTS, member) for member in held], now)
@@ -213,7 +216,7 @@ class GroupCoordinator:
         return any(key[0] == identity for key in self._streams)
 
     def close(self, identity: bytes) -> None:
-        """Remove the members of an ended connection; they keep what they have in hand, and may come by another one."""
+        """Remove the members of an ended connection. They keep what they have in hand, and may connect again."""
         for key in [key for key in self._streams if key[0] == identity]:
             del self._streams[key]
 
@@ -248,7 +251,7 @@ class GroupCoordinator:
         return group
 
     def _pass(self, stream: Member, group: Group, now: float) -> None:
-        """Acknowledge, for the member, slots of which it has nothing in hand, up to where no message was found."""
+        """Acknowledge for a member the ranges in which a search found no message of its slots."""
         if moves := stream.passes(group.places.get(stream.member, {})):
             self._add(columns.ACK, [[*stream.which, stream.member, moves]], now)
 
@@ -293,15 +296,15 @@ class GroupCoordinator:
 
     @staticmethod
     def _is_behind(stream: Member, topic: TopicLog) -> bool:
-        """Return True if a member may have more work than it does soon, even if all that waits is its own."""
+        """Return True if a member may have too much work, when all waiting messages of the topic count as its own."""
         waits = topic.next - min(stream.waiting(topic.next), default=topic.next)
         return stream.pace.rate is not None and waits > 0 and stream.pace.hand + waits > WORK_S_MIN * stream.pace.rate
 
     def _even_out(self, which: Which, topic: TopicLog, group: Group, streams: list[Member], now: float) -> None:
-        """Choose slots of a group that are to move, and let them."""
+        """Choose slots of a group that are to move; the next `settle` moves them."""
         if group.untimed:
             self._hold(which, group, now)
-        # These wait because of a message, and not because of their member.
+        # These slots wait because a message failed, and not because their member is slow.
         held_back = group.suspects | self._held_back(which, now)
         due = self._shares(which, group)
         stays = held_back | self._resting(which, now)
@@ -321,7 +324,7 @@ class GroupCoordinator:
             if stream.behind < BEHIND:
                 load.movable = {}
             if stream.leaving or held.bit_count() != due[stream.member]:
-                # The last move is not done.
+                # The last move of slots from or to this member is not complete.
                 load.movable, load.takes = {}, False
             load.takes = load.takes and self._may_take(stream, now)
             loads.append(load)
@@ -342,13 +345,13 @@ class GroupCoordinator:
         return stream.key in self._streams and not stream.waits and lease is not None and lease.deadline - now >= left_s
 
     def _shares(self, which: Which, group: Group) -> dict[bytes, int]:
-        """Return the number of slots that each member is due which may have slots."""
+        """Return how many slots each member is due; a member that was too slow is left out."""
         members = [member for member in group.members if (which, member) not in self._slow]
         held = {member: group.slots_of(member).bit_count() for member in members}
         return shares(held, self._weights.get(which, {})) if held else {}
 
     def _rest(self, which: Which, moved: list[tuple[int, bytes]], now: float) -> None:
-        """Note slots that do not move by work before the ttl of their new member is over."""
+        """Note slots that must not move by work until the ttl of their new member's lease is over."""
         rests = self._rests.setdefault(which, {})
         for until in [until for until in rests if until <= now]:
             del rests[until]
@@ -379,7 +382,7 @@ class GroupCoordinator:
         """Return what a member has in hand of a group, as entries of a column; nothing if it has nothing."""
         found = []
         for upto, slots in stream.ranges_in_hand(group.places.get(stream.member, {})).items():
-            # Only slots with messages are meant, as far as that is known here.
+            # Slots without messages are left out, as far as the rows in memory tell.
             for offset, some in group.places[stream.member].items():
                 there = self.pages.slots_in(stream.topic, offset, upto) if some & slots else 0
                 if both := some & slots & (ALL_SLOTS if there is None else there):
@@ -420,7 +423,7 @@ class GroupCoordinator:
 
     def _settled(self, which: Which, group: Group, now: float) -> bool:
         for key in [key for key in self._of if key[0] == which and key[1] not in group.members]:
-            # The next `pump` tells the member that it is none any more.
+            # The next `pump` tells the client that it is not a member any more.
             stream = self._of.pop(key)
             stream.given.clear()
         self._slow -= {key for key in self._slow if key[0] == which and key[1] not in group.members}
@@ -447,7 +450,7 @@ class GroupCoordinator:
         return not waits
 
     def _spare(self, which: Which, member: bytes, group: Group, n: int, chosen: int) -> tuple[int, int]:
-        """Return the slots that a member can give away now, of `n` too many; and those that it gives later.
+        """Return which of its `n` slots too many a member can give away now, and which it gives away later.
 
         The slots that were `chosen` for their work go first.
         """
@@ -458,7 +461,7 @@ class GroupCoordinator:
             return 0, 0
         held = group.slots_of(member)
         if member in self._strange:
-            # It gives slots once it has asked here.
+            # The member gives slots away only once it has asked this server for messages.
             return 0, _lowest(held, n)
         if stream is None:
             return _lowest(held, n), 0
@@ -527,7 +530,7 @@ class GroupCoordinator:
         return True
 
     def _letters(self, topic: TopicLog, group: Group, offset: int) -> list[Outgoing] | None:
-        """Return the letter of a dead message; None if the journal has to be read, and nothing if it is not kept."""
+        """Return the letter of a dead message; None if the journal must be read first; [] if the message is gone."""
         if offset < topic.first:
             return []
         rows = self.pages.find(topic.id, offset, topic.next, self._state.number, self._limits.messages_page_bytes)
@@ -576,7 +579,7 @@ class GroupCoordinator:
         due = suspects & ~stream.leaving & ~self._held_back(stream.which, now)
         for dead in group.dead.values():
             due &= ~dead.slots
-        # A message that failed is in hand, or is next.
+        # The member waits while a message that failed is in hand, or is next after those in hand.
         stream.waits = bool(hand & suspects) or bool(hand and due)
         if stream.waits or not due or not stream.credit:
             return b""
@@ -596,7 +599,7 @@ class GroupCoordinator:
                 stream.looked(looked, slots, end, sent=False)
         if row is None or not group.times(1 << self.pages.slot_of(row, offset), offset):
             if end > at:
-                # These slots have no message there that failed, so they are as others once a record says so.
+                # The failed message is not there. Once a record acknowledges the searched range, the slots are normal.
                 self._passing[stream.key] = None
                 self._state.topics.groups.unsettled[stream.which] = None
             return b""
@@ -613,7 +616,7 @@ class GroupCoordinator:
         return encode(told, [self.pages.single(row, offset, plain=stream.plain)])
 
     def _found(self, rows: list[MessageRow], searched: dict[int, int]) -> Iterator[tuple[int, MessageRow]]:
-        """Yield the messages in rows, each with its row, of the slots that were searched up to there or less far."""
+        """Yield the offset and the row of each message that lies behind the searched part of its slot."""
         every = 0
         for slots in searched.values():
             every |= slots
@@ -677,7 +680,7 @@ class GroupCoordinator:
         """Return the next answer; b"" if there is none now."""
         items = list[bytes]()
         told = headers.Messages(stream.key[1], 0, topic.first, topic.next)
-        # A member that asks for one page at a time, and grants nothing, takes as much as there is.
+        # A member that asks for one page at a time, and grants no credit, gets as much as there is.
         stream.is_paced = len(group.members) > 1 and (stream.room > 1 or stream.pace.grants)
         while stream.credit and stream.seen < upto and not items:
             at, slots, stop = stream.next()
@@ -698,7 +701,7 @@ class GroupCoordinator:
                 break
             end = min(rows[-1].stored.end, stop)
             if stream.is_paced:
-                # About as many messages as the member does soon, which others can't do once it has them.
+                # Give about as many messages as the member handles soon. No other member can handle them afterwards.
                 dense = max(stream.dense, slots.bit_count() / SLOTS)
                 end = min(end, max(at, rows[0].stored.first) + 1 + int(stream.pace.size / dense))
             rows = [row for row in rows if row.stored.first < end]
@@ -757,7 +760,7 @@ class GroupCoordinator:
         return stream.is_ahead and ((stream.is_paced and stream.pace.is_full) or self._scarce(topic, at, slots))
 
     def ready(self, blocked: Container[bytes], upto: int) -> bool:
-        """Return True if a member could get messages in a turn that follows at once."""
+        """Return True if a member could get more messages, so the next turn should begin at once."""
         streams = self._streams.values()
         able = (
             each for each in streams

@@ -4,13 +4,13 @@
     ICANHAZ? subtree {id, image: n, proof, prefix, part, parts, ...}     asks for a part of the image at number n
 
 A plan of a read asks for the number only. The first question for a part makes the image: the map of now, with what
-changed since that number undone (undo_log.py). So a plan that is never run costs a number. Both servers keep the same
-numbers, because a record tells them (`columns.IMAGES`). After a failover the successor makes the same image again.
+changed since that number undone (undo_log.py). So a plan that is never run costs only a number. Both servers keep the
+same numbers, because a record tells them (`columns.IMAGES`). After a failover the successor makes the same image again.
 
-The active decides how long a number is kept. A number is over `image_idle_s_max` after its last use. Once as many reads
-have asked for all their parts as plans asked for the number, it is over after `image_done_s_max`, in which a reader
-that failed may ask again. If the table is full, a number that nobody reads makes room, and by turns that of the user
-who has most. Pure.
+The active decides how long a number is kept. A number ends `image_idle_s_max` after its last use. It is done once as
+many reads have asked for all their parts as plans asked for the number. Then it ends `image_done_s_max` after its last
+use, so that a reader that failed can ask again. If the table is full, a number that no client reads makes room, or one
+of the user that has most numbers. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chp.numbers import describe
 
 from ..state.image import Image, PartedImage
 
-# A refusal names so many of the largest images.
+# A refusal names at most this many of the largest images.
 NAMED = 3
 
 
@@ -44,7 +44,7 @@ class ImageNumber:
 
     touched: float
     user: str = ""
-    # How many plans asked for it, and how many reads have asked for all parts.
+    # The number of plans that asked for this number, and of reads that have asked for all parts.
     plans: int = 0
     reads: int = 0
     images: dict[tuple[str, int], ReadImage] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class ImageNumber:
         return 0 < self.plans <= self.reads
 
     def until(self, limits: Limits) -> float:
-        """Return the time until which it is kept if it is not used again."""
+        """Return the time until which the number is kept if it is not used again."""
         return self.touched + (limits.image_done_s_max if self.done else limits.image_idle_s_max)
 
 
@@ -78,7 +78,7 @@ class ImageNumbers:
         kept.plans += 1
 
     def making_room(self, kept: Collection[int], now: float, user: str) -> list[int] | None:
-        """Return the numbers that make room for one more of a user; None if there is no room."""
+        """Return the numbers to forget so that a user can have one more; None if none may be forgotten."""
         if len(kept) < self._limits.image_numbers_max:
             return []
         self.forget(kept, now)
@@ -93,7 +93,10 @@ class ImageNumbers:
         return [min(left, key=lambda number: self._numbers[number].touched)] if left else None
 
     def adopt(self, kept: Iterable[int], now: float) -> None:
-        """Give the kept numbers that are new here their full time, as a successor does."""
+        """Note the kept numbers that this server has not noted yet, each with its full time from now on.
+
+        A successor has such numbers when it becomes active.
+        """
         for number in kept:
             self._numbers.setdefault(number, ImageNumber(now))
 
@@ -104,7 +107,7 @@ class ImageNumbers:
         return None if found is None else found.image
 
     def begin(self, image: PartedImage, now: float, user: str) -> None:
-        """Take an image that was begun."""
+        """Note an image that the server has begun to make."""
         kept = self._numbers.setdefault(image.number, ImageNumber(now, user))
         kept.images[image.prefix, len(image.parts)] = ReadImage(image)
 
@@ -149,14 +152,14 @@ class Alive:
         self._images.add(image)
 
     def full(self, keys: int) -> bool:
-        """Return True if no other image may be made, beside a map of so many keys."""
+        """Return True if no other image may be made, given the number of keys in the map."""
         images, limits = list(self._images), self._limits
         if sum(image.nbytes for image in images) < limits.images_bytes_max:
             return False
         return sum(image.size for image in images) >= limits.images_maps_max * keys
 
     def why(self) -> str:
-        """Return the text of a refusal when it is full: what the largest images are."""
+        """Return the text of a refusal for lack of memory. It names the largest images."""
         sizes: Counter[str] = Counter()
         for image in list(self._images):
             sizes[f"{image.prefix or '/'} at {describe(image.number)}"] += image.nbytes

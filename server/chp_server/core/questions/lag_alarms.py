@@ -1,7 +1,7 @@
 """The groups that are late: their oldest message is older than their `lag_alarm_s`.
 
-The active looks once a second, and only at groups with this setting. The log says when a group is late for the first
-time, and when it is no more. The time is that of the active's wall clock, as messages have it. Pure.
+The active looks once a second, and only at groups with this setting. The log says when a group becomes late, and when
+it is not late any more. The time is that of the active's wall clock, as messages have it. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LagAlarms:
         self._looked_at = float("-inf")
 
     def changes(self, topics: Topics, now: float, wall_s: float) -> Iterator[dict[str, Any]]:
-        """Yield the facts of each group that has become late since the last look, or is no more."""
+        """Yield the facts of each group that has become late since the last look, or is not late any more."""
         if now - self._looked_at < LOOK_EVERY_S or not (topics.groups.alarmed or self._late):
             return
         self._looked_at, before, self._late = now, self._late, set()

@@ -6,7 +6,7 @@ mask. The mask has a byte for each message of the row, which says whether the me
 
     find     returns kept rows; what is not kept is read at the end of the turn
     due      returns the reads of this turn
-    came     takes what a read has found; that the journal has nothing at an offset is known for one turn only
+    came     takes what a read has found; an empty result is remembered for one turn only
     keep     keeps the messages of this turn's records, so readers at the end of a topic wait for no read
 
 Pure.
@@ -39,25 +39,26 @@ from chp.unpacking import CONTAINER, Load
 from ..state.record_log import LoggedMessages
 from ..updates.turn import ReadMessages
 
-# The bytes of the rows that are kept, as stored.
+# At most this many bytes of rows, as stored, are kept in memory.
 KEPT_BYTES = 32 << 20
-# The messages of one batch, as a reader takes it.
+# At most this many messages go into one batch, because a reader takes no more.
 BATCH_MAX = DEFAULT.batch_items_max
 # The weight of an item of MESSAGES, without its batches.
 ITEM_WEIGHT = 2 * CONTAINER + 6
 # The bytes of the smallest batch.
 BATCH_BYTES_MIN = 7
-# The bytes of one answer, unless one row has more.
+# One answer has at most this many bytes, unless its first row alone has more.
 PAGE_BYTES_MAX = 8 << 20
-# The bytes of the rows that are decoded as well, as stored.
+# At most this many bytes of rows, as stored, are decoded at the same time, or one larger row.
 DECODED_BYTES = 8 << 20
-# The topics whose row of the last single message is kept.
+# The row of the last single message is kept for at most this many topics.
 NEAR_MAX = 8
-# The rows of a topic whose slots are noted when they are decoded, the slots noted of each, and the topics.
+# The slots of messages are noted when a row is decoded, for `shares_of_slots`: of this many rows of a topic, about
+# this many slots of each row, and for this many topics.
 LATELY_ROWS, LATELY_SLOTS, LATELY_TOPICS = 8, 1024, 64
 # A read takes at least this many bytes, because a reader gets several pages in a turn.
 READ_BYTES = 2 << 20
-# The bytes that are read in a turn. Other reads wait for the next turns.
+# No further read begins in a turn once its reads may bring this many bytes. Other reads wait for the next turns.
 READ_BYTES_A_TURN = 16 << 20
 
 
@@ -72,7 +73,7 @@ class MessageRow:
     slots: bytes = b""
 
     def decode(self) -> None:
-        """Decode all batches of the row: into one column of keys, of values, of headers and of slots."""
+        """Decode all batches of the row into four columns: keys, values, headers and slots."""
         keys: list[str] = []
         values: list[bytes] = []
         headers: list[Headers] = []
@@ -113,7 +114,7 @@ class MessagePages:
         self._lately: OrderedDict[int, deque[bytes]] = OrderedDict()
 
     def find(self, topic: int, offset: int, end: int, number: int, bytes_max: int) -> list[MessageRow] | None:
-        """Return the rows from an offset on, of records up to a number: about so many bytes.
+        """Return the rows from an offset on, of records up to a number, and of about `bytes_max` bytes.
 
         Return None if the journal has to be read first; the caller asks again in the next turn. Raise `ChpError` if
         the journal is damaged there. Rows after the last kept one, up to the topic's `end`, are read ahead.
@@ -160,7 +161,7 @@ class MessagePages:
         return reads
 
     def came(self, read: ReadMessages, found: Sequence[LoggedMessages] | ChpError) -> None:
-        """Take what the journal has; another part may have asked for this read."""
+        """Take what a read has found, even if another part of the server asked for that read."""
         self._came[read.topic, read.offset] = read.number, found
         if not isinstance(found, ChpError):
             self.keep(found)
@@ -274,7 +275,7 @@ class MessagePages:
         return b"".join((array_head(5), *map(packb, (offset, 1, stored.number, stored.wall_ms, [body]))))
 
     def shares_of_slots(self, topic: int) -> dict[int, float]:
-        """Return the part of a topic's messages that each slot has lately; a slot without messages is left out."""
+        """Return the fraction of a topic's latest messages that each slot has; slots without messages are left out."""
         counts = Counter(b"".join(self._lately.get(topic, (bytes(range(SLOTS)),))))
         return {1 << slot: n / counts.total() for slot, n in counts.items()}
 
@@ -310,10 +311,10 @@ def without_headers(body: bytes) -> bytes:
 
 
 def load_of_page() -> Load:
-    """Return the bound for the rows of one answer."""
+    """Return a new counter that bounds the rows of one answer (see `takes_row`)."""
     return Load(PAGE_BYTES_MAX)
 
 
 def takes_row(load: Load, row: LoggedMessages, size: int) -> bool:
-    """Count a row, of which `size` bytes are sent, if it fits into the answer; return False if not. The first fits."""
+    """Count a row of which `size` bytes are sent; return False if it does not fit. The first row always fits."""
     return load.takes(size, ITEM_WEIGHT + min(row.n, size // BATCH_BYTES_MIN))

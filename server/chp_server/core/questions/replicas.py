@@ -6,8 +6,8 @@
     RECORDS [record, ...]                                    all records after the position, and then each new one
     ICANHAZ? "" {id, more, number, readers}                  the replica grants chunks, and says how it is
 
-It is what the active sends its passive (pair/follow.py), on port P and without an end. A replica answers this question
-too, so replicas stand in rows.
+The replica gets what the active sends its passive (pair/follow.py), but on port P. The answer never ends. A replica
+answers this question too, so one replica can follow another.
 
 A replica that confirms says so in its question (`confirms`). It tells what its journal has synced
 (`confirmed`), and gets the messages of topics with their records. It asks for messages that it lacks (`lack`, answered
@@ -46,11 +46,12 @@ from ..updates.turn import CurrentTurn, Frames, ReadMessages
 from .feeds import PAGE_BYTES, FeedPage, FeedPages
 from .syncs import reply
 
-# The hops between a replica and the pair; each adds its delay, and a loop would add hops without an end.
+# A replica has at most this many hops to the pair. Each hop adds its delay, and a loop would add hops without an end.
 HOPS_MAX = 8
-# A server that wants to follow says so each second, or oftener.
+# A server that wants to follow is remembered for this many seconds, and at most this many servers are. Such a server
+# asks at least once a second.
 BELOW_S, BELOW_MAX = 5.0, 32
-# Characters of a replica's name that are kept.
+# A replica's name is cut to this many characters.
 NAME_MAX = 64
 # The messages of a record that has none, or whose messages are not in memory.
 NO_MESSAGES = packed(())
@@ -89,7 +90,7 @@ class ReplicaStream:
     lacks: bool = False
 
     def idle_s(self, now: float) -> float:
-        """Return for how long the replica has said nothing, or has left what is under way to it."""
+        """Return for how long the replica has said nothing, or has taken nothing of what is under way to it."""
         return now - (min(self.heard, self.took) if self.sizes else self.heard)
 
 
@@ -106,11 +107,11 @@ class Replicas:
         self.streams: dict[bytes, ReplicaStream] = {}
         # The number of the rules by which the replicas were admitted.
         self._rules = 0
-        # The run of this server, if it is a replica: it must not follow what follows it.
+        # The id of this run of the server, if it is a replica. A replica must not follow a server that follows it.
         self.server = b""
-        # What a replica tells of itself; a server of the pair tells nothing.
+        # Returns the facts that a replica tells of itself; None on a server of the pair.
         self.load: Callable[[], dict[str, Any] | None] = lambda: None
-        # The wall clock that a replica has of the active; 0 if it is this server's own.
+        # Returns the active's wall clock in ms, as a replica knows it; 0 if this server's own clock is to be used.
         self.wall_ms: Callable[[], int] = lambda: 0
         # True if records are being read from the journal.
         self.reads = False
@@ -118,7 +119,7 @@ class Replicas:
         self.more = False
         # The bytes that are under way to all replicas.
         self.under_way = 0
-        # The servers that want to follow this one while it serves nobody, and the time when each last said so.
+        # The servers that want to follow this one while it does not serve, and the time when each last said so.
         self._below: dict[bytes, float] = {}
 
     def __len__(self) -> int:
@@ -138,7 +139,7 @@ class Replicas:
         return identity not in self.streams and len(self.streams) >= self._limits.replicas_max
 
     def open(self, identity: bytes, options: dict[str, Any], at: Position, user: str) -> None:
-        """Begin to send a user's replica what it lacks; a question ends an earlier one of the connection."""
+        """Begin to send a user's replica what it lacks, and end the earlier stream of the same connection."""
         turn, committed, limits = self._turn, self._committed, self._limits
         state = committed.state
         credit, name = options.get("credit", 1), options.get("name", "")
@@ -277,7 +278,7 @@ class Replicas:
         }  # fmt: skip
 
     def note_below(self, servers: list[bytes]) -> None:
-        """Note the servers that would stand below this one, as each says again and again."""
+        """Note servers that want to follow this one, directly or through a replica. Each says so again and again."""
         self._below |= dict.fromkeys(servers[:BELOW_MAX], self._turn.now)
 
     def below(self) -> list[bytes]:
@@ -314,7 +315,7 @@ class Replicas:
                     break
             room -= self.under_way - before
             if room <= 0:
-                # The others come first in the next turn.
+                # Replicas that come after this one are served first in the next turn.
                 self.more = True
                 if identity in self.streams:
                     self.streams[identity] = self.streams.pop(identity)
@@ -368,7 +369,7 @@ class Replicas:
                 return False
             records, stream.page = page.records, None
         if not records:
-            # They are gone. It asks again, and gets the whole state.
+            # The records are gone. The replica asks again, and gets the whole state.
             text = f"the records after {describe(stream.position)} are not retained any more"
             self._say(stream, headers.Refused(stream.request_id, "retained", text))
             self.gone(stream.identity)
@@ -399,7 +400,7 @@ class Replicas:
         self._send_counted(stream, encode(header, items))
 
     def _send_counted(self, stream: ReplicaStream, body: bytes) -> None:
-        """Send what costs credit, and is under way until the replica grants as much."""
+        """Send a chunk. It costs one credit, and is under way until the replica grants another chunk."""
         stream.credit -= 1
         if not stream.sizes:
             stream.took = self._turn.now
@@ -421,7 +422,7 @@ class Replicas:
         if stream is not None:
             self.under_way -= stream.under_way
         if not self.streams:
-            # Nothing is read or sent for them any more.
+            # Nothing is read or sent for replicas any more.
             self.reads = self.more = False
 
     def clear(self) -> None:

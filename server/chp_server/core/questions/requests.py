@@ -9,7 +9,7 @@
     ICANHAZ? subtree {id, topic, ...}          messages of a topic, or its facts (topic_readers.py)
     ICANHAZ? STX command ETX {id, ...}         an admin command: status, switch, leases, clients, access, ...
     ICANHAZ? STX client ETX {id, ...}          a client's report about itself (clients.py); no answer
-    ICANHAZ? STX follow ETX {id, at, ...}      a replica's question for all records, without an end (replicas.py)
+    ICANHAZ? STX follow ETX {id, at, ...}      a replica's question for all records, also future ones (replicas.py)
 
 A request for a copy is also the client's vote in Binary Star: it makes a passive take over if its peer is silent.
 """
@@ -63,14 +63,15 @@ from .syncs import (
 from .topic_readers import TopicReaders, of_member
 
 STATUS, FOLLOW = STX + b"status" + ETX, STX + b"follow" + ETX
-# An answer of one message gets credit for two, so that its stream ends at once, and does not idle for a minute.
+# The credit of an answer of one message. A stream ends only while it has credit, so it would idle for a minute with 1.
 ONE_ANSWER = 2
-# So many keys are counted in the turn of the question; those of a larger map in the turns to come.
+# If the map has at most this many keys, they are counted in the turn of the question; else in later turns.
 COUNTED_AT_ONCE = 50_000
-# The slices of names that are counted in one turn.
+# The keys of a larger map are counted by slices of names, this many in a turn.
 COUNTED_SLICES = 8
 TOO_LATE = "the servers have no image at this number any more: it was not read in time, or too much changed since"
-# A replica lets a reader that is further wait so long for its number, which nearly always comes within milliseconds.
+# A reader may have records that a replica lacks yet. The replica waits this long, in seconds, for them before it
+# answers. They nearly always come within milliseconds.
 AWAITED_S = 0.5
 BEHIND = "this replica lacks records that the reader has; ask again, or ask another server"
 Options = dict[str, Any]
@@ -95,7 +96,7 @@ class Requests:
         self._committer, self._committed = committer, committer.committed
         self.authorizer, limits = authorizer, committer.limits
         self.changes = AccessChanges(turn, pair, committer, authorizer)
-        # The shell puts its own facts of the status here.
+        # Returns the shell's own facts for the status; the shell sets this function.
         self.shell_facts: Callable[[], dict[str, Any]] = lambda: {"journal": {}, "turns": {}}
         self._trail = AuditLog()
         # The number of the rules by which the readers of topics were admitted.
@@ -104,7 +105,7 @@ class Requests:
         self.awake = False
         self.syncs = Syncs(limits)
         self.numbers = ImageNumbers(limits)
-        # The answers to plans that wait for the passive: the number, the stream, its subtree, and who asked.
+        # The answers to plans that wait until the passive confirms a number: number, stream, subtree, user and rules.
         self.owed: deque[tuple[int, SyncStream, str, Asked]] = deque()
         self.feeds = Feeds(self._committed)
         self.readers = TopicReaders(turn, pair, committer, authorizer)
@@ -112,10 +113,10 @@ class Requests:
         self.replicas = Replicas(turn, self._committed, self.feeds.pages, pair.config, link.sets)
         # On a replica: the connections whose questions it has passed to the active.
         self.passed: set[bytes] = set()
-        # On a replica: passes the read of a user's connection, if its records are not here; False if it can't.
+        # On a replica: passes a user's read of records that are not here to the active. Returns False if it can't.
         self.passes: Callable[[bytes, str, str, Options], bool] | None = None
         self._alive = Alive(limits)
-        # The reactor keeps these two: the readers whose sockets are full, and the bytes that may still be queued.
+        # The reactor sets these two: the readers whose sockets are full, and the bytes that may still be queued.
         self.blocked: set[bytes] = set()
         self.room = 1 << 62
         # The images of this turn, by subtree: hundreds of requests for one subtree cost one image.
@@ -294,7 +295,10 @@ class Requests:
         self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose, empty=empty, waits=waits)
 
     def _is_ahead(self, after: int, proof: list[bytes] | None) -> Callable[[], bool] | None:
-        """Return what tells whether a reader's answer waits: the reader comes from a server that is further."""
+        """Return a function that tells whether a reader's answer must wait; None if it need not wait at all.
+
+        It waits at most `AWAITED_S` for records that the reader has and this replica lacks yet.
+        """
         committed, turn = self._committed, self._turn
         if not self._knows_more(after, proof):
             return None
@@ -302,7 +306,7 @@ class Requests:
         return lambda: after > committed.state.number and turn.now < until
 
     def _knows_more(self, after: int, proof: list[bytes] | None) -> bool:
-        """Return True if this is a replica, and a reader has records of the same history that it lacks yet."""
+        """Return True if this is a replica, and a reader has records of the same history that the replica lacks."""
         state = self._committed.state
         if not self._pair.config.replica or proof is None or after <= state.number or proof[0] != state.store:
             return False
@@ -358,7 +362,10 @@ class Requests:
         return self.authorizer.speaker, self._committed.state.access.changed
 
     def _empty(self, request_id: int, after: int, proof: list[bytes], indices: Iterator[int]) -> Frames:
-        """Return an empty chunk, while the answer is prepared; its kind is the one that is likely to follow."""
+        """Return an empty chunk to send while the answer is prepared.
+
+        Its kind, RECORDS or SYNC, is that of the chunks that will probably follow.
+        """
         state, index = self._committed.state, next(indices)
         header: headers.Header = headers.Sync(request_id, index)
         if self._resumes(after, proof):
@@ -368,7 +375,7 @@ class Requests:
     def _resumes(self, after: int, proof: list[bytes]) -> bool:
         """Return True if `after` is in our history, and the log has all records after it.
 
-        A server that took over a whole state has no record yet, and none is missing after its own number.
+        A server that has just loaded a whole state has an empty log, but no record is missing after its own number.
         """
         state, log = self._committed.state, self._committed.log
         return after > 0 and state.is_ours(after, proof) and (after == state.number or log.reaches(after))
@@ -383,18 +390,18 @@ class Requests:
         *,
         only_resume: bool = False,
     ) -> Iterator[list[Frames]]:
-        """Yield a resume after a number with its proof, or else a snapshot; with `only_resume`, or else a refusal.
+        """Yield a resume after a number, if its proof holds. Else yield a snapshot, or with `only_resume` a refusal.
 
         The answer shows the state at the time when its first part is made, not when the request came.
         """
         committer, committed = self._committer, self._committed
-        # The digest of a channel counts what was published, and the copy has all of a commit (`_may_begin`).
+        # Wait until a large commit is applied: the copy would have all of it, but the digest only what was published.
         while committed.busy:
             yield []
         session = committed.state.sessions.get(session_id)
         session_no = session.no if session else None
         if self._knows_more(*at):
-            # It would go back by a snapshot.
+            # A snapshot of this replica would take the reader back to an older number.
             yield [reply(pack(committed.state.number), encode(headers.Refused(request_id, "busy", BEHIND)))]
             return
         if self._resumes(*at):
@@ -467,7 +474,7 @@ class Requests:
         if type(prefix) is not str or not prefix.startswith(subtree):
             raise BadFrame("the 'prefix' of an image is text that begins with its subtree")
         if self._committed.state.deferred:
-            # To look at the map now would put all of the commit into it in this turn.
+            # A look at the map now would apply all of the commit in this turn, which takes too long.
             self._busy(identity, options["id"], "a large commit is being applied; ask again in a moment")
         elif options["image"] == 0:
             self._plan(identity, subtree, prefix, options)
@@ -520,7 +527,7 @@ class Requests:
         yield [reply(pack(facts["number"]), encode(headers.Reply(request_id, facts)))]
 
     def tell_plans(self, upto: int) -> None:
-        """Send the answers to plans of a number up to `upto`: everything up to it has been acknowledged."""
+        """Send the answers to plans whose number is at most `upto`: everything up to there is acknowledged."""
         while self.owed and self.owed[0][0] <= upto:
             _, stream, subtree, asked = self.owed.popleft()
             stream.touched = stream.said = self._turn.now
@@ -564,7 +571,7 @@ class Requests:
         self._stream(identity, request_id, sent, credit, subtree, empty=empty)
 
     def _no_items(self, request_id: int, number: int, indices: Iterator[int]) -> Frames:
-        """Return an empty chunk, while the image is gathered."""
+        """Return an empty chunk to send while the image is gathered."""
         return reply(pack(number), encode(headers.Sync(request_id, next(indices))))
 
     def _busy(self, identity: bytes, request_id: int, why: str) -> None:
@@ -573,13 +580,16 @@ class Requests:
         self._turn.effects.fact("image refused", "warning", **self.authorizer.who(), why=why)
 
     def forget_numbers(self) -> None:
-        """Record that numbers are kept no more, on the active."""
+        """On the active, write a record that ends the kept numbers whose time is over."""
         state, now = self._committed.state, self._turn.now
         if state.undo.numbers and (over := self.numbers.over(state.undo.numbers, now)):
             self._committer.add_segment(Segment([], [], {columns.IMAGES: [False, over]}), now)
 
     def _forget_images(self) -> None:
-        """Forget what the undo log has lost, what is not kept any more, and what a follower has kept for too long."""
+        """Log which numbers the undo log has lost, and forget images of numbers that are not kept any more.
+
+        A server that follows also drops the numbers that it has kept for too long.
+        """
         undo, limits, now = self._committed.state.undo, self._committer.limits, self._turn.now
         if undo.lost:
             lost, undo.lost = undo.lost, []
@@ -613,7 +623,10 @@ class Requests:
     def _passes_feed(
         self, identity: bytes, subtree: str, options: Options, after: int, whose: list[bytes] | None
     ) -> Callable[[], bool]:
-        """Return what passes a feed to the active, if the number is in its history; the user is that of now."""
+        """Return a function that passes a feed to the active, for the user of the message in hand.
+
+        It returns False if `after` is not in this server's history, or if the feed can't be passed.
+        """
         user = self.authorizer.speaker
 
         def passes() -> bool:
@@ -626,13 +639,13 @@ class Requests:
         return passes
 
     def _no_records(self, request_id: int, after: int, indices: Iterator[int]) -> Frames:
-        """Return an empty chunk, while records are read from the journal."""
+        """Return an empty chunk to send while records are read from the journal."""
         state = self._committed.state
         return reply(pack(state.number), encode(headers.Records(request_id, next(indices), state.opener_of(after))))
 
     def _open(self, stream: SyncStream, subtree: str, asked: Asked) -> None:
         if self._pair.config.keyed:
-            # The first part is made later, so the user and the rules of the moment of the question are kept.
+            # The parts are made later, so the stream remembers the user and the number of the rules at the question.
             stream.parts = self._while_allowed(stream, stream.parts, subtree, *asked)
         stream.user, most = asked[0], self._committer.limits.syncs_max
         if not self.syncs.open(stream) and stream.counted:
@@ -658,7 +671,7 @@ class Requests:
         self._turn.effects.replies.append((identity, [reply(pack(self._committed.state.number), encode(header))]))
 
     def pump(self) -> None:
-        """Let each stream that has credit send a part. The record is committed, so that all are of one number."""
+        """Let each stream that has credit send a part. The open record is committed by now, so all show one number."""
         turn = self._turn
         self._heed_rules()
         if self.syncs:
@@ -707,7 +720,7 @@ class Requests:
 
     @property
     def ready(self) -> bool:
-        """True if a stream could send in a turn that follows at once."""
+        """True if a stream could send more, so the next turn should begin at once."""
         if self.replicas.more or self.readers.ready(self.blocked):
             return True
         return bool(self.syncs) and self.room > 0 and self.syncs.ready(self.blocked)

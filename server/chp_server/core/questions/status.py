@@ -17,9 +17,9 @@ from ..updates.turn import CurrentTurn
 from .requests import Requests
 
 EPOCHS_SHOWN = 50
-# Each group takes four series of the metrics.
+# The status has at most this many groups, because each of them takes four series of the metrics.
 GROUPS_SHOWN = 100
-# A server counts as throttled for so long.
+# A server counts as throttled for this many seconds after it last made sets wait for the passive.
 THROTTLED_S = 1.0
 
 
@@ -85,7 +85,7 @@ def status_of(
 
 
 def _copies(pair: PairState, requests: Requests) -> dict[str, Any] | None:
-    """Return the copies that an active with `--copies` wants, and those that are in sync; None for any other."""
+    """Return the number of copies that an active with `--copies` wants, and of those in sync; else None."""
     if not pair.active or pair.config.replica or pair.config.copies == 2:
         return None
     in_sync = 1 + pair.in_sync() + requests.replicas.confirming_in_sync()

@@ -37,11 +37,12 @@ from ..state.image import Image
 from ..state.record_log import Record
 
 Frames = list[bytes]
-# A waiting reader gets an empty chunk so often. A second is promised, and turns may be a heartbeat apart.
+# A waiting reader gets an empty chunk this often, in seconds. The promise is one each second, but turns may be a
+# heartbeat apart.
 WORD_S = 0.75
-# The number of latest copies whose times are kept.
+# The times that copies took are kept for at most this many of the latest copies.
 TOOK_MAX = 1000
-# A CHP/1 snapshot sends so many items or bytes in a turn, or one value that is larger.
+# A CHP/1 snapshot sends at most this many items or about this many bytes in a turn, or one larger value.
 PORTION_ITEMS, PORTION_BYTES = 256, 1 << 20
 
 
@@ -56,7 +57,7 @@ class SyncStream:
     # True for CHP/2, where each part costs one credit.
     counted: bool
     touched: float
-    # The subtree of which it needs an image, until it has begun.
+    # The subtree whose image the answer needs, until its first part is made; then None.
     wants: str | None = None
     # If it is a copy for a Clone: the Clone's session and the subtree.
     copy: tuple[bytes, str] | None = None
@@ -65,7 +66,7 @@ class SyncStream:
     # The time when a copy was asked for.
     began: float = 0.0
     user: str = ""
-    # Tells that the answer can't begin yet.
+    # Returns True while the answer can't begin yet.
     waits: Callable[[], bool] | None = None
     # Makes an empty chunk, for a reader that waits.
     empty: Callable[[], Frames] | None = None
@@ -403,7 +404,7 @@ class Syncs:
             elif stream.waits is not None and stream.waits():
                 stream.touched = now
             elif stream.wants is not None and not may_begin(stream.wants):
-                # The server makes it wait, so it does not count as idle.
+                # The server makes the stream wait, so the stream does not count as idle.
                 stream.touched = now
                 if stream.credit > 0 and key[0] not in blocked and (word := stream.word(now)):
                     yield stream.identity, word
@@ -425,7 +426,7 @@ class Syncs:
                 size = sum(len(frames[-1]) for frames in part)
                 room -= size
                 sent[key[0]] += size
-                # Streams that had no turn come before it in the next one.
+                # Move the stream to the end, so that streams that sent nothing come first in the next turn.
                 self._streams[key] = self._streams.pop(key)
                 yield stream.identity, part
 

@@ -108,7 +108,7 @@ class TopicReaders:
         elif len(self.owed) >= self._committer.limits.readings_max:
             self._refuse(*key, "busy", f"{len(self.owed)} such answers wait for the passive; ask again later")
         else:
-            # The acknowledgements that these places tell must not be lost with this server. So the answer waits for the
+            # The places show acknowledgements, which must not be lost with this server. So the answer waits for the
             # passive, as the answer to a set does.
             number = self._committed.state.number
             self._committer.acks.owe(number)
@@ -172,7 +172,7 @@ class TopicReaders:
     # -- each turn
 
     def pump(self, blocked: Container[bytes], *, lacks: bool) -> None:
-        """Send readers what they get in this turn; `lacks`: our journal lacks messages that the peer may have."""
+        """Send readers what they get in this turn. `lacks` says that our journal lacks messages the peer may have."""
         turn, pair, committed = self._turn, self._pair, self._committed
         self.delivery.written = turn.written
         at, filling, confirmed = committed.state.number, lacks and pair.in_sync(), pair.safe_up_to(turn.written)
@@ -187,7 +187,7 @@ class TopicReaders:
         turn.effects.reads += self.pages.due()
 
     def ready(self, blocked: Container[bytes]) -> bool:
-        """Return True if a reader could get messages in a turn that follows at once."""
+        """Return True if a reader could get more messages, so the next turn should begin at once."""
         confirmed = self._pair.safe_up_to(self.delivery.written)
         if self.coordinator and self.coordinator.ready(blocked, self.delivery.upto(confirmed)):
             return True
@@ -201,12 +201,12 @@ class TopicReaders:
         self.owed.clear()
         turn.effects.replies += self.delivery.clear(int(pair.bstate))
         turn.effects.replies += self.coordinator.clear(int(pair.bstate))
-        # The other server may see what this one does not.
+        # Begin anew: while the other server serves, this one does not watch which groups are late or unused.
         self._alarms = LagAlarms()
         self._unused, self._unused_groups = UnusedTopics(), UnusedGroups()
 
     def settle(self, *, beat: bool) -> None:
-        """Write what has changed about groups into the open record; `beat`: a heartbeat is due."""
+        """Write what has changed about groups into the open record. `beat` says that a heartbeat is due."""
         if beat and self.coordinator:
             self.coordinator.step(self._turn.now)
         if self._committed.state.topics.groups.unsettled:
@@ -222,7 +222,7 @@ class TopicReaders:
             self._tell_late_groups()
 
     def _tell_late_groups(self) -> None:
-        """Log the groups that have become late, and those that are no more."""
+        """Log the groups that have become late, and those that are not late any more."""
         turn = self._turn
         for facts in self._alarms.changes(self._committed.state.topics, turn.now, turn.wall_s):
             if facts.pop("late"):
@@ -239,7 +239,7 @@ class TopicReaders:
             self._committer.add_segment(Segment([], [], gone), turn.now)
             turn.effects.fact("group removed", topic=name, group=group, why="it had no member for its expire_after_s")
         for name in list(self._unused.over(topics, turn.now, self.delivery.reads)):
-            # The mark of what time does: a record that another server replays has none of it.
+            # `ENDED` marks an effect of time. Another server leaves such updates out when it replays a suffix.
             self._committer.add_segment(Segment([], [], {columns.TOPIC: [name, None], columns.ENDED: True}), turn.now)
             turn.effects.fact("topic removed", topic=name, why="nobody used it for its expire_after_s")
 

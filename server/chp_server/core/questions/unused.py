@@ -14,7 +14,7 @@ from ..state.topics import TopicLog, Topics
 
 
 class UnusedTopics:
-    """The time since which each of these topics has not been used."""
+    """The topics with `expire_after_s`, and the time since which each of them has not been used."""
 
     def __init__(self) -> None:
         # topic id -> its next offset when it was looked at, and the time since which nothing has changed.
@@ -37,7 +37,7 @@ class UnusedTopics:
 
 
 class UnusedGroups:
-    """The time since which each of the groups that end has not been used."""
+    """The groups with `expire_after_s`, and the time since which each of them has not been used."""
 
     def __init__(self) -> None:
         # (topic, name) -> the group and its changes at the last look, and the time since which nothing has changed.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from chp.topics import SLOTS
 
-# A slot moves if its messages are done that many times earlier by another member.
+# A slot moves if another member would be done with its messages in less than the giver's time divided by this.
 TIMES = 2.0
 # A member with less work than this keeps its slots, in seconds.
 WORK_S_MIN = 2.0
@@ -41,24 +41,24 @@ class Workload:
 
     @property
     def movable_s(self) -> float:
-        """The time that the messages take which wait in slots that may move."""
+        """The time, in seconds, that the messages waiting in movable slots take."""
         waits = sum(self.movable.values())
         return waits / self.rate if self.rate else (float("inf") if waits else 0.0)
 
     def time_s(self, more: float = 0.0, *, rate: float | None = None) -> float:
-        """Return how long the work takes with so many more messages; `rate` is for a member whose own is not known."""
+        """Return how many seconds the work takes with `more` messages; `rate` is used if the own rate is not known."""
         known = rate if self.rate is None else self.rate
         work = self.messages + more
         return work / known if known else (float("inf") if work else 0.0)
 
 
 def moves(members: list[Workload]) -> list[tuple[int, bytes, bytes]]:
-    """Return the slots that move, each as a set of one with its member before and after.
+    """Return the slots that move, each as (bit set of one slot, member before, member after).
 
     The slot with the fewest messages goes first. No member gives its last slot.
     """
     found: list[tuple[int, bytes, bytes]] = []
-    # What is in hand stays, so a member of which little else waits keeps its slots too.
+    # Messages in hand do not move. So a member with little else to do keeps its slots.
     givers = [each for each in members if each.rate is not None and each.movable_s > WORK_S_MIN / 2]
     for each in givers:
         each.movable = dict(sorted(each.movable.items(), key=lambda slot: -slot[1]))
@@ -77,7 +77,7 @@ def moves(members: list[Workload]) -> list[tuple[int, bytes, bytes]]:
         # A slot with most of the work is that of a hot key, and goes only to a member that is much faster.
         times = TIMES if 2 * waiting < giver.messages else TIMES * TIMES
         if times * taker.time_s(waiting, rate=giver.rate) >= time_s:
-            # Its other slots have more messages.
+            # The giver's other slots have more messages, so none of them would move either.
             givers.remove(giver)
             continue
         found.append((slot, giver.member, taker.member))
@@ -89,10 +89,11 @@ def moves(members: list[Workload]) -> list[tuple[int, bytes, bytes]]:
 def shares(held: dict[bytes, int], weights: dict[bytes, float]) -> dict[bytes, int]:
     """Return how many slots each member is due: at least one, and all in proportion to the weights.
 
-    `held` has the number of slots that each member has. A rest goes to those that have most now.
+    `held` has the number of slots that each member has. Slots that are left over by rounding down go to the largest
+    fractions; among equal fractions, to the members that have most slots now.
     """
     known = [weights[member] for member in held if member in weights]
-    # Members that left took their part of the weights along.
+    # The weights of members that left do not count for the mean, which new members get.
     mean = sum(known) / len(known) if known else 1.0
     parts = {member: weights.get(member, mean) for member in held}
     total = sum(parts.values())
@@ -108,7 +109,7 @@ def shares(held: dict[bytes, int], weights: dict[bytes, float]) -> dict[bytes, i
 
 
 def weights_of(due: dict[bytes, int]) -> dict[bytes, float]:
-    """Return the weights by which these shares are due; all are 1 if no two shares differ by more than one."""
+    """Return weights that give these shares; {}, so that all weigh the same, if no two differ by more than one."""
     if max(due.values()) - min(due.values()) <= 1:
         return {}
     return {member: n * len(due) / SLOTS for member, n in due.items()}

@@ -1,16 +1,17 @@
-"""The age of what a replica holds: the time since the active had nothing more.
+"""The age of what a replica holds: the time since the active last had nothing more than that.
 
-A word of the active tells its number and its wall clock. The word may have waited in a queue, as after a stop of this
-process, and the clocks of two machines can't be compared. So the word that came by the shortest way counts as new, and
-each other word is older by the difference. A word counts once the replica holds everything up to its number. Pure.
+A word (a sign of life of the active) tells the active's number and wall clock. A word may have waited in a queue, for
+example while this process was stopped, and the clocks of two machines can't be compared. So the word that took the
+shortest time to arrive counts as new, and each other word is older by the difference. A word counts once the replica
+holds everything up to its number. Pure.
 """
 
 from __future__ import annotations
 
 from chp.numbers import epoch_of
 
-# The shortest way is forgotten after one to two of these times, because clocks drift apart, by 0.1 s in ten minutes.
-# A queue never has words of so long a time: a server drops a replica that is silent for a minute.
+# The shortest way is forgotten after one to two windows of this length, because clocks drift apart, by 0.1 s in ten
+# minutes. A queue never holds the words of a whole window: a server drops a replica that is silent for a minute.
 WINDOW_S = 300.0
 
 
@@ -47,7 +48,7 @@ class Age:
         return False
 
     def holds(self, number: int) -> bool:
-        """Note that this replica holds everything up to a number; return True if a word counts by that."""
+        """Note that this replica holds everything up to a number; return True if this makes a word count."""
         if self._first is None or number < self._first[0]:
             return False
         self._count(self._first[1])
@@ -66,7 +67,7 @@ class Age:
         """Return how much longer the way of a word was than the shortest way."""
         way, ways = now - wall_s, self._ways
         if not ways or epoch != self._epoch or wall_s < self._wall_s:
-            # It is the first word, another active's, or the active's clock was set back.
+            # This is the first word, or it comes from another active, or the active's clock was set back.
             late_s = 0.0 if ways else now - self._asked_at
             self._ways, self._began_s, self._epoch = [way], wall_s, epoch
         else:

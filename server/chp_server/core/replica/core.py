@@ -7,7 +7,7 @@
                                      answers (`PASSED_COMMANDS`, topics, plans of reads)
     UPDATES (P+1)                    has the channels of subtrees, and passes subscriptions to own channels
 
-It says ACTIVE while it is in sync with upstream, and PASSIVE otherwise. It commits nothing, and ends no ttl.
+A replica says ACTIVE while it is in sync with upstream, and PASSIVE otherwise. It commits nothing, and ends no ttl.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class ReplicaCore(ServerCore):
             backfill=self.link.backfill if config.confirms else None,
             journal=lambda: self.pair.journal or server,
         )
-        # The messages of upstream that wait until the journal has told which messages it has, and what it told.
+        # Messages of upstream wait in `_later` until the journal has told which topic messages it has. `_spans` is what
+        # the journal told.
         self._later: deque[tuple[list[bytes], bytes]] = deque()
         self._spans: Spans | None = None
         # The share of a core that the process used in the last second, in thousandths; the shell measures it.
@@ -95,7 +96,7 @@ class ReplicaCore(ServerCore):
             self._garbage("collector", error)
 
     def subscription(self, frames: list[bytes]) -> None:
-        """Take an event of P+1; the own channels of clients are those of upstream."""
+        """Take an event of P+1. `Upstream` takes the events of clients' own channels."""
         if not self.upstream.subscription(frames):
             super().subscription(frames)
 
@@ -124,7 +125,7 @@ class ReplicaCore(ServerCore):
         try:
             options = decode_options(packed)
         except BadFrame:
-            # It is answered here with what is wrong.
+            # This replica answers the question itself, and says what is wrong with it.
             return False
         if type(options) is not dict or type(options.get("id")) is not int:
             return False
@@ -182,7 +183,7 @@ class ReplicaCore(ServerCore):
         elif upstream.greets and pair.active:
             self._greet()
         if upstream.lives:
-            # The age that this server tells is then that of the active's word alone.
+            # The heartbeat leaves in this turn. So the age that it tells is not made greater by a wait here.
             self.heartbeats.beat_now()
         pair.wall_ms = upstream.wall_ms
         upstream.greets, upstream.lives, self.link.ends = False, False, upstream.ends

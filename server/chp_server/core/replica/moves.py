@@ -1,7 +1,7 @@
 """A replica with too many readers asks half of them, the newest, to read at another replica (MOVE, client.md).
 
-It knows nothing of other replicas: each reader looks at them, and goes or stays by what it sees. If nobody goes, the
-others are as full, and the replica asks again after longer waits. Pure.
+The replica knows nothing of other replicas: each reader looks at them, and goes or stays by what it sees. If no reader
+goes, the other replicas are as full, and this replica asks again after longer waits. Pure.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from ..questions.clients import Clients
 from ..updates.channels import greeting
 from ..updates.turn import Frames
 
-# A replica that uses this much of a core, in thousandths, is overloaded; so its clients say too.
+# A replica that uses this much of a core, in thousandths, is overloaded. Clients use the same bound.
 BUSY_CPU = 800
-# Readers that were asked are gone, or have decided to stay, after the first time. The second is the longest wait: so
-# soon an empty replica is found, and 1,000 readers of a full one then ask each other replica 120 times a second.
+# After ASK_S the readers that were asked are gone, or have decided to stay. ASK_S_MAX is the longest wait before the
+# replica asks again, so that its readers soon find an empty replica. With that wait, 1,000 readers of a full replica
+# question each other replica 120 times a second.
 ASK_S, ASK_S_MAX = 2.0, 4.0
-# The part of its readers that has to go, or the next wait is longer.
+# If less than this part of its readers went, the next wait is longer.
 WENT = 0.05
 
 
@@ -29,7 +30,7 @@ class MoveRequests:
     def __init__(self, readers_max: int, clients: Clients) -> None:
         self._readers_max, self._clients = readers_max, clients
         self._next_at, self._wait_s = 0.0, ASK_S
-        # The readers when some were asked last.
+        # The number of readers when some were last asked.
         self._had = 0
 
     def due(self, now: float, readers: int, cpu: int) -> bool:

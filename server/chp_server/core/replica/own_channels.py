@@ -1,8 +1,8 @@
-"""The own channels of a replica's clients, which upstream has: each is subscribed to at every server of upstream.
+"""The own channels of a replica's clients. Upstream has them, and the replica subscribes to each at all its servers.
 
 The active publishes the answers of a client there. The replica publishes an answer once it has the record that the
-answer is about, because a client takes an answer for a promise that the update came before it. The greetings there tell
-of each server of upstream whether it is of this pair.
+answer is about, because a client takes an answer for a promise that the update came before it. The greetings of a
+server on these channels tell whether the server is of this pair.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class OwnChannels:
         subscribe: Callable[[bytes, bytes], None],
         servers: int,
     ) -> None:
-        # `greeting` makes a GREETING of this moment; `subscribe` tells all servers of a topic, and 1 or 0.
+        # `greeting` makes a GREETING of this moment. `subscribe` takes a topic and a byte: at all servers, 1
+        # subscribes to the topic, and 0 ends the subscription.
         self._turn, self._committed, self._greeting, self._subscribe = turn, committed, greeting, subscribe
         # The connections that listen to each channel, and the channels of each connection.
         self._listeners: dict[bytes, set[bytes]] = {}
@@ -65,7 +66,7 @@ class OwnChannels:
         return place not in self._foreign and (place == source or bool(self._greeted[place]))
 
     def event(self, frames: list[bytes], source: int | None) -> bool:
-        """Take an event of P+1, while one server is followed; return True if it is of an own channel."""
+        """Take an event of P+1, while the server `source` is followed; return True if it is of an own channel."""
         who, *events = frames
         if not events:
             for topic in sorted(self._topics.pop(who, ())):
@@ -119,7 +120,7 @@ class OwnChannels:
             if place == source:
                 self._greet(topic)
         elif not isinstance(header, headers.Heartbeat):
-            # A client counts on it that an answer comes behind the updates up to its number.
+            # Clients rely on the order: an answer comes after the updates up to the answer's number.
             self._answers.append((unpack(frames[1]), frames))
 
     def _note_store(self, place: int, store: bytes | None) -> None:

@@ -1,7 +1,7 @@
 """The reads that a replica passes to upstream, because its own records do not reach back to them.
 
     a resume    upstream resumes too, or refuses; then this replica sends a snapshot
-    a feed      the answer of upstream is the answer, whatever it is
+    a feed      the client gets the answer of upstream, whatever it is
 
 A client whose read got no answer asks again, and this replica answers then. Pure.
 """
@@ -15,7 +15,7 @@ from chp import headers
 from ..updates.turn import Frames
 from .own_channels import header_in
 
-# A client asks again after 2 s without an answer. A question before that is one for other records.
+# A client repeats a read after 2 s without an answer. A read that comes within this time is one for other records.
 PATIENCE_S = 1.5
 
 

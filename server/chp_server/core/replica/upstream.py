@@ -6,7 +6,7 @@
     PASSED       P again: a connection for each client that asks what only the active answers
 
 A message to or from a server begins with its line: one of these, the place of the server in `--upstream`, and for
-PASSED the identity of the client's connection. The replica asks one server at a time. As long as it hears none, it asks
+PASSED the identity of the client's connection. The replica asks one server at a time. While no server answers, it asks
 one after the other, and each question counts as a vote there, like that of any client.
 
 A replica that confirms (`--confirms`) gets the messages of topics too, and asks for those that it lacks. It confirms
@@ -48,21 +48,21 @@ from .passed_reads import PassedRead, PassedReads
 QUESTIONS, UPDATES, SETS, PASSED = b"P", b"U", b"C", b"Q"
 HUGZ = b"HUGZ"
 LONG_AGO = float("-inf")
-# Chunks that may be under way; more are granted when half of them have come.
+# At most this many chunks are under way; the replica grants more when half of them have come.
 CREDIT = 32
-# A server that was heard so long ago may still be active: HUGZ comes once a second.
+# A server whose last HUGZ came at most this many seconds ago may still be active: HUGZ comes once a second.
 HUGZ_S = 2.5
-# A replica says how it is so often.
+# A replica reports to upstream this often, in seconds.
 REPORT_S = 1.0
-# Of the time without a word after which upstream counts as silent, the part after which the replica asks again.
+# Upstream counts as silent after `timeout_s` without a word. After this part of that time the replica asks again.
 ASK_AGAIN = 0.6
-# After so long without a server that serves, the log says so.
+# After this many seconds without a server that serves, the log says why.
 TROUBLE_S = 5.0
-# A time is over when it has passed.
+# The next turn is planned this much after a time, so that the time has passed by then.
 A_LITTLE = 0.001
-# The connection of a client is kept for so long after its last answer, as a program may ask again at once.
+# The connection of a client is kept this many seconds after its last answer, as a program may ask again at once.
 PASSED_KEPT_S = 2.0
-# Questions of one client that wait for the end of their answers; the oldest one counts as given up beyond that.
+# At most this many questions of a client wait for the end of their answers. Beyond that, the oldest counts as given up.
 PASSED_QUESTIONS_MAX = 128
 # An answer has no more messages after one of these.
 LAST_KINDS = frozenset({headers.REPLY, headers.REFUSED, headers.KTHXBAI})
@@ -96,7 +96,7 @@ OLD = "the server at --upstream does not know replicas ({0}): bring the pair to 
 
 
 def line(kind: bytes, place: int) -> bytes:
-    """Return the line of a server."""
+    """Return the line to a server: the kind of socket, and the place of the server in `--upstream`."""
     return kind + bytes([place])
 
 
@@ -118,7 +118,7 @@ class PassedClient:
 
 
 class Upstream:
-    """The servers that a replica follows, and what it has of them."""
+    """The servers that a replica follows, and what the replica knows of them."""
 
     def __init__(
         self,
@@ -137,7 +137,8 @@ class Upstream:
         self._backfill, self._journal = backfill, journal
         # The number that was confirmed last.
         self.confirmed = 0
-        # A whole state, until the journal has told its messages up to a number, which stay.
+        # A whole state that is to be taken over, and the last number of the common history. The state waits until the
+        # journal has told which topic messages it has up to that number; these stay.
         self.taking: tuple[ReplicatedState, int] | None = None
         self._timeout_s, self.servers = timeout_s, servers
         # The server that answers `follow`; None while none does.
@@ -146,15 +147,17 @@ class Upstream:
         self._target, self._request, self._asked_at, self._chunk = servers - 1, 0, LONG_AGO, 0
         # When a server last refused to be followed because it is not active.
         self._passive_at = LONG_AGO
-        # Questions since a word of a server came.
+        # The number of questions since a server last answered.
         self._tries = 0
         # The time of the last word of the source, and its hops from the pair.
         self._heard, self.hops = LONG_AGO, 0
         self._age = Age(turn.now)
-        # The replica holds what it lacked when it has this number; None while it does not know.
+        # Once the replica has this number, it has all that it lacked when it began to follow. None while this number is
+        # not known.
         self._goal: int | None = None
         self._loader: Loader | None = None
-        # True if the records that it lacks are gone, or it lacks staged parts: it then asks for the whole state.
+        # True if upstream no longer has the records that this replica lacks, or if staged parts are missing here. The
+        # replica then asks for the whole state.
         self._whole = False
         # For each server: when its last HUGZ came, and the number there.
         self._hugz = [(LONG_AGO, 0)] * servers
@@ -163,25 +166,25 @@ class Upstream:
         self.own = OwnChannels(turn, committed, greeting, self._subscribe, servers)
         # The clients that have a connection of their own to a server.
         self._passed: dict[bytes, PassedClient] = {}
-        # Their reads of records that are not here.
+        # The reads of these clients for records that this replica does not have.
         self._reads = PassedReads()
-        # Answers a question here that upstream refuses; the core sets it.
+        # This function answers a question that upstream refuses; the core sets it.
         self.answer_here: Callable[[Frames], None] = lambda frames: None
-        # The number of them that the files of this process allow; the shell sets it.
+        # At most this many clients have such a connection, as the files of this process allow; the shell sets it.
         self.passed_max = self._limits.passed_max
         # True while a state that was taken over is not in the journal yet.
         self.replaces = False
         # True if this turn opened an epoch, so that all channels are greeted.
         self.greets = False
-        # True if what this replica holds is of a later time by this turn, which is passed on at once.
+        # True if this turn made the data of this replica newer. A heartbeat then tells the new age at once.
         self.lives = False
-        # The wall clock that it told.
+        # The wall clock of the active, as upstream last told it.
         self.wall_ms = 0
-        # True once it was in sync: after that an upstream that does not fit is only logged.
+        # True once this replica was in sync: after that an upstream that does not fit is only logged.
         self.was_in_sync = False
         # The reason why this replica can't follow; the shell then ends it.
         self.ends = ""
-        # What the log says of it; and True once it says that upstream has no room for this replica.
+        # The last reason in the log why upstream does not fit; and True once the log says that upstream is full.
         self._said, self._said_full = "", False
 
     @property
@@ -255,7 +258,7 @@ class Upstream:
             return False
         client, request_id = self._passed.get(identity), options["id"]
         place = self.source if client is None else client.place
-        # The client asks again.
+        # No server is followed. The client asks again after the refusal.
         if place is None:
             self._refuse(identity, headers.Refused(request_id, "busy", NO_SOURCE))
             return True
@@ -379,7 +382,7 @@ class Upstream:
     def _on_refused(self, refused: headers.Refused) -> None:
         self.source = None
         if refused.code == "passive":
-            # It says so for itself. The next server is asked at once, and all of them again after a while.
+            # The server speaks only for itself. The replica asks the next server at once, and all again after a while.
             self._heard, self._tries, self._passive_at = LONG_AGO, max(1, self._tries), self._turn.now
             if self._tries <= self.servers:
                 self._asked_at = LONG_AGO
@@ -471,7 +474,8 @@ class Upstream:
         loader, self._loader = self._loader or Loader(self._limits), None
         after = loader.finish(body, turn.arrival)
         if self._backfill is not None and self.taking is None:
-            # Messages of the history that both have stay in the journal. What comes meanwhile waits (core.py).
+            # Topic messages of the common history stay in the journal, which first tells which ones it has. What
+            # upstream sends meanwhile waits (core.py).
             shared = 0 if self.replaces else after.common_number(committed.state.history)
             self.taking = after, shared
             turn.effects.reads.append(ReadSpans(shared))
@@ -487,7 +491,7 @@ class Upstream:
 
     def _take_state(self, after: ReplicatedState, shared: int) -> None:
         turn, committed = self._turn, self._committed
-        # Until the journal has the new state, nothing is published, as of a passive.
+        # Until the journal has the new state, this replica publishes nothing, as a passive does not.
         self.replaces = True
         before, committed.state, self._whole = committed.state, after, False
         committed.begin_anew(before)
@@ -516,7 +520,7 @@ class Upstream:
             told = {"id": self._request, "chp": VERSION, "more": self._taken, "readers": readers, "hops": self.hops}
             told["number"] = self._committed.state.number
             turn.effects.to_peer.append([line(QUESTIONS, self._target), ICANHAZ, b"", packb(told)])
-            # Without a word the active gives a copy up as soon as it gives a passive up.
+            # The active gives up a silent replica that confirms as soon as a silent passive. So it reports more often.
             report_s = REPORT_S if self._backfill is None else min(REPORT_S, self._timeout_s / 4)
             self._taken, self._taken_bytes, self._report_at = 0, 0, now + report_s
 

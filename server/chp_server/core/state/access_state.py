@@ -4,15 +4,15 @@
     changed   the number of the record that set the rules
     owners    client -> the user that wrote with it first; the client is the first part of a session's public id
     secret    gateways compute the names of group members with it, so that no user can compute another user's names.
-              It is made with the first rules. Users who may read the rules are told it.
+              The secret is made with the first rules. The server tells it to users who may read the rules.
 
 This is part of the replicated state: the active, the passive, a recovery and a backup agree on it
 at each number. ACCESS records exist in journals and between servers only: readers of the map, of
 a feed or of a recording never get one.
 
-The table of owners needs no bound of its own. The owner of a client is kept as long as one of its
-sessions (sessions.py). That of an application is kept as long as its version (staging.py), and that of
-a group as long as the group (groups.py).
+The table of owners needs no bound of its own. The owner of a client is kept as long as a session of this client
+(sessions.py). The owner of an application is kept as long as its version (staging.py), and the owner of a group as long
+as the group (groups.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from chp.errors import BadFrame, BadInput
 from chp.headers import Access
 from chp.keys import CLIENT_BYTES
 
-# The prefix of an application's name among the owners of a record. The id of a client is part of a hash, so it may
-# begin with this byte too.
+# The prefix of an application's name in the list of owners of a record. The id of a client may begin with this byte
+# too, because the id is part of a hash.
 APPLICATION = b"="
 
 # The prefix of a group's name among the owners of a record; the topic, a slash and the name of the group follow.
@@ -42,7 +42,7 @@ class AccessState:
         self.secret = b""
 
     def note(self, told: Access) -> None:
-        """Take over the rules of a record, if it has some, and its secret."""
+        """Take over the rules and the secret of a record, if the record has them."""
         if told.rules is not None:
             self.rules, self.changed = _read(told.rules), told.last
         self.secret = told.secret or self.secret
@@ -59,7 +59,7 @@ class AccessState:
     def load(self, rest: list[Any]) -> None:
         """Take over the list that `to_list` made, if the state has one.
 
-        The owners of applications and groups are added to `owners` too; the caller takes them out.
+        This adds the owners of applications and groups to `owners` too; the caller takes these out again.
         """
         for changed, document, owners, *secret in rest[:1]:
             self.secret = secret[0] if secret else b""

@@ -8,7 +8,7 @@ up all clients for a second. The passive, and a server that recovers, take them 
 (`Staging.named`), and the digests prove that they are the same. The numbers are those of the records that staged the
 batches, so a reader of the journal finds the rows there.
 
-Readers never get a COMMIT: `in_updates` makes the UPDATEs of it, part by part, as if the record had carried its rows.
+Readers never get a COMMIT: `in_updates` turns it into BATCHes, part by part, as if the record had carried its rows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from chp.unpacking import WHOLE_STATE, Load
 from .record_log import NEVER_FULL, SEGMENTS_WEIGHT_MAX, Record
 from .staging import StagedBatch
 
-# Where the kind stands in a body whose header is preceded by the head of an array of 1, 3 or 5 bytes.
+# The offset of the kind of a header in a body. The head of an array precedes the header, and takes 1, 3 or 5 bytes; its
+# first byte is the key of this table. An array with a head of 1 byte is not in the table: its offset is 2.
 _PLACES = {0xDC: 4, 0xDD: 6}
-# The batches of a record that is still being read, with None while the journal is asked.
+# The staged batches of a record. None among them says that the journal is still being asked for the next one.
 Batches = Iterable[StagedBatch | None]
 
 
@@ -56,7 +57,7 @@ def decoded(body: bytes) -> tuple[headers.Commit, list[Any]]:
 
 
 def in_updates(header: headers.Commit, items: list[Any], batches: Batches, bytes_max: int) -> Iterator[Record | None]:
-    """Yield the parts of a commit as readers get them, of about `bytes_max`; and None where `batches` yields it."""
+    """Yield the parts of a commit as readers get them, each of about `bytes_max`. Yield None where `batches` does."""
     group, held, at = list[bytes](), 0, header.prev
     load = Load(NEVER_FULL, SEGMENTS_WEIGHT_MAX)
     for each in _in_order(header, items, batches):
@@ -76,7 +77,7 @@ def in_updates(header: headers.Commit, items: list[Any], batches: Batches, bytes
 
 
 def in_memory(records: Iterable[Record], bytes_max: int) -> Iterator[Record]:
-    """Yield records as readers get them; those that name staged batches have them in memory."""
+    """Yield records as readers get them. The staged batches that the records name must be in memory."""
     for record in records:
         if is_commit(record.body):
             found = in_updates(*decoded(record.body), record.staged, bytes_max)

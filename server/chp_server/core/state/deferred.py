@@ -1,15 +1,15 @@
-"""A large commit that is made, while the map gets it a slice a turn (committed.py).
+"""A large commit that is already committed, while the map still gets its items, a slice a turn (committed.py).
 
     add        takes a segment of the commit
     note       is told the keys that later updates write: the map has their values at once
     take       returns the next slice for the map, without the items whose keys were written later
     revision   returns what the commit made of a key, whether or not the map has it yet
 
-So sets go on between the slices, and conditions see the commit from its number on. Whatever looks at the map as a whole
-takes all slices first (`ReplicatedState.map`).
+So the server does sets between the slices, and conditions see the commit from its number on. Code that needs the whole
+map takes all slices first (`ReplicatedState.map`).
 
-A staged batch is decoded when its slice is taken. So its keys and values are made beside their entries in the map, and
-the memory of those that they replace is used again. Decoded all at once they would lie among other objects for long.
+A staged batch is decoded when its slice is taken. So each slice can use the memory that the values replaced by earlier
+slices have freed. If all batches were decoded at once, their objects would lie scattered in memory for long.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from chp.hashmap import Hashmap
 
 from .staging import StagedBatch
 
-# Questions for a key that look into the bytes of the commit, about 10 ms each; later ones get an index of all keys.
+# The first LOOKS_MAX questions for a key search the bytes of the commit, which takes about 10 ms each. For later
+# questions an index of all keys is made.
 LOOKS_MAX = 16
 
 
@@ -33,7 +34,7 @@ class DeferredCommit:
     __slots__ = ("_later", "_looks", "_made", "_map", "_segments", "_start", "items", "now", "number")
 
     def __init__(self, hashmap: Hashmap, number: int, now: float) -> None:
-        # The revision of the keys that it wrote, and the time from which its ttls count.
+        # The revision of the keys that the commit wrote, and the time from which its ttls count.
         self.number, self.now = number, now
         self._map = hashmap
         # The count of items that the map does not have.
@@ -41,9 +42,9 @@ class DeferredCommit:
         self._segments: deque[Segment | StagedBatch] = deque()
         # The count of items of the first segment that the map has.
         self._start = 0
-        # The keys that were written after it.
+        # The keys that were written after this commit.
         self._later: dict[str, None] = {}
-        # Each key with whether the commit leaves it in the map; made for more than `LOOKS_MAX` questions.
+        # key -> True if the commit sets it, False if the commit deletes it. Made after `LOOKS_MAX` questions.
         self._made: dict[str, bool] | None = None
         self._looks = 0
 
@@ -57,11 +58,11 @@ class DeferredCommit:
         self._made = None
 
     def note(self, keys: Iterable[str]) -> None:
-        """Note that a later update writes keys; the map gets that update before the commit."""
+        """Note that a later update writes keys. The map gets that update at once, before the rest of the commit."""
         self._later.update(dict.fromkeys(keys))
 
     def take(self, most: int) -> tuple[Segment | None, int]:
-        """Take out the next items, `most` at most; return the segment for the map, if any, and the count of items."""
+        """Take out at most `most` of the next items. Return the segment for the map, if any, and the count of items."""
         first, start = self._segments[0], self._start
         segment = first.segment() if isinstance(first, StagedBatch) else first
         n = min(most, segment.items - start)
@@ -80,7 +81,7 @@ class DeferredCommit:
     def revision(self, key: str) -> int | None:
         """Return the revision that the commit gave to a key, and 0 if it deleted the key.
 
-        Return None if the map tells: the commit has nothing of the key, or the key was written later.
+        Return None if the caller must look into the map: the commit does not have the key, or it was written later.
         """
         if key in self._later:
             return None
@@ -91,7 +92,7 @@ class DeferredCommit:
         return None if key not in made else self.number * made[key]
 
     def _with(self, key: str) -> Iterator[Segment | StagedBatch]:
-        """Yield the segments that may have a key; to look for it in their bytes is quicker than to decode them."""
+        """Yield the segments that may have a key. A search in the bytes of a batch is quicker than to decode it."""
         packed = key.encode()
         for each in self._segments:
             if not isinstance(each, StagedBatch) or (each.low <= key <= each.high and packed in each.body):

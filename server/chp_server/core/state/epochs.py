@@ -3,10 +3,10 @@
     certain    the epochs of the server's own history, and those that a repaired journal may have issued (`used`)
     hearsay    a peer's STATE or WANT, or a client's resume, reports a higher epoch of the same store
 
-A server must serve numbers above those that clients have seen, or they take its updates for stale. So it counts
-hearsay. But there are only 32,767 epochs, for ever, and any peer or client can report any number. So a server believes
-hearsay for `JUMPS` epochs in all, regains one of them each `REGAIN_S`, and ignores reports above half of all epochs. At
-the worst pace the epochs last for months.
+A server must serve numbers above those that clients have seen, or the clients take its updates for stale. So a server
+considers hearsay. But there are only 32,767 epochs, for ever, and any peer or client can report any number. So hearsay
+may raise the epoch by `JUMPS` in all; each `REGAIN_S` seconds give back one of these. Reports above half of all epochs
+are ignored. At the worst pace the epochs last for months.
 
 An ignored report does no lasting harm: clients that have seen a higher epoch wait some seconds, and then begin anew.
 
@@ -48,15 +48,15 @@ class Epochs:
         return self._clients_saw if 0 < self._clients_saw - certain <= JUMPS else 0
 
     def above(self, ours: int, now: float) -> int:
-        """Return the epoch that the next one must be above."""
+        """Return the epoch above which the next epoch of this server must be."""
         certain = max(ours, self.used)
         left = min(JUMPS, self._left + (now - self._at) / REGAIN_S)
         return self._heard if 0 < self._heard - certain <= left else certain
 
     def spend(self, ours: int, now: float) -> int:
-        """Return the epoch that an epoch opened now must be above.
+        """Return the epoch above which an epoch that is opened now must be.
 
-        Epochs that are only hearsay are taken from the budget of `JUMPS`; then the hearsay is forgotten.
+        A raise by hearsay alone is taken from the budget of `JUMPS`. Then the hearsay is forgotten.
         """
         certain, above = max(ours, self.used), self.above(ours, now)
         self._left = min(JUMPS, self._left + (now - self._at) / REGAIN_S) - (above - certain)

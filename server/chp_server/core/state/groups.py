@@ -1,22 +1,25 @@
 """Groups of a topic: consumers that share it, and how far each slot has come (SPEC.md, section 35).
 
 The key of a message gives it one of 256 slots. For each slot a group keeps the offset up to which messages are
-acknowledged, and the member that has the slot. An acknowledgement moves some slots of a member from one offset to
-another. It is accepted only if the member has each of these slots, and each is at that first offset. So among all
-members that were given a message, only one can acknowledge it, once, together with all else in the same batch.
+acknowledged (its *place*), and the member that has the slot. A step of an acknowledgement moves some slots of a member
+from one offset to another. A step is accepted only if the member has each of these slots, and each slot is at the first
+offset. So among all members that were given a message, only one can acknowledge it, once, together with everything else
+in the same batch.
 
     places     member -> offset -> set of slots; each slot is in one place; slots without a member are under b""
 
-A group with `max_deliveries` counts how often a message failed: its member ended with it in hand, lost its slots, or
-gave it back. A message that failed is given alone. So if that member ends too, the message is the reason, and its count
-may reach the bound. Then the message is *dead*, and the active puts it aside.
+A group with `max_deliveries` counts how often a message failed. A message fails if its member ends while it has the
+message in hand, loses the slot, or gives the message back. A message that failed is given alone the next time. If this
+member fails too, the message is taken for the reason, and its count may reach the bound. Then the message is *dead*,
+and the active puts it aside.
 
-    failures   (offset, times) -> set of slots; the messages of these slots below the offset failed so often. Those of
-               several entries add up. What a slot has in hand begins at its place, so a slot has few entries.
-    dead       offset -> the slots that wait for it, why it failed last, and how often
+    failures   (offset, times) -> set of slots; the messages of these slots below the offset failed this many times. If
+               several entries apply to a message, their times add up. Messages in hand begin at the place of their
+               slot, so a slot has few entries.
+    dead       offset -> the slots that wait for this message, why it failed last, and how often
 
 A member is a lease. When the lease ends, its slots have no member, and keep their offsets. The active decides which
-member has which slots (group_coordinator.py), and writes that into records like everything else here. Pure.
+member has which slots (group_coordinator.py), and writes this into records like everything else here. Pure.
 """
 
 from __future__ import annotations
@@ -37,11 +40,11 @@ from .leases import LeaseOwner, LeaseTable
 from .verdicts import Refusal
 
 NOBODY = b""
-# Why a message failed that was given back without a reason.
+# The reason that is noted for a message that a member gave back without a reason.
 GIVEN_BACK = "a member gave it back"
-# A start of a group: behind the last message of its topic.
+# A `start` of a group that means: behind the last message of its topic.
 END = -1
-# The multiple of `groups_max` that a topic may have, because users with few groups may make some more.
+# A topic has at most GROUPS_BEYOND * `groups_max` groups: users with few groups may go beyond `groups_max`.
 GROUPS_BEYOND = 2
 # The number of places that a refusal lists at most.
 TOLD_MAX = 16
@@ -58,14 +61,14 @@ class GroupSettings(NamedTuple):
     """The settings of a group as a client gives them."""
 
     start: int = END
-    # Whether an existing group begins again at `start`.
+    # True: an existing group begins again at `start`.
     again: bool = False
-    # Whether these settings replace those of an existing group, which goes on where it is.
+    # True: these settings replace those of an existing group, which goes on where it is.
     change: bool = False
     ack_timeout_s: int | None = None
     max_deliveries: int | None = None
     retry_after_ms: int | None = None
-    # The group is removed after it had no member for so many seconds.
+    # The group is removed after it had no member for this many seconds.
     expire_after_s: int | None = None
     lag_alarm_s: int | None = None
 
@@ -86,7 +89,7 @@ class Group:
     # A member loses its slots if it acknowledges none of its messages for this long.
     ack_timeout_s: int | None = None
     places: dict[bytes, Places] = field(default_factory=dict)
-    # Members and the names that they gave themselves, which are for people.
+    # member -> the name that the member gave itself, for people.
     members: dict[bytes, str] = field(default_factory=dict)
     # The number of times that the group was begun again at another offset.
     resets: int = 0
@@ -94,19 +97,20 @@ class Group:
     changes: int = 0
     # The user that made the group, if there are rules.
     user: str = ""
-    # A message that failed so often is put aside; None: failures are not counted.
+    # A message that failed this many times is put aside; None: failures are not counted.
     max_deliveries: int | None = None
-    # A message that failed is held back for so long, and twice as long each time; None: it is given again at once.
+    # A message that failed is held back for this time, which doubles each time; None: it is given again at once.
     retry_after_ms: int | None = None
     # The group is late while its oldest message is older than this; None: it never is.
     lag_alarm_s: int | None = None
     failures: Failures = field(default_factory=dict)
     dead: dict[int, DeadMessage] = field(default_factory=dict)
-    # Slots whose member is to be given all from their places on again; this and the next are not part of the state.
+    # Slots of which the member is to be given the messages again, from the slots' places on. `anew` and `untimed` are
+    # not part of the state.
     anew: int = 0
-    # Slots whose messages failed, and whose time of waiting has not begun.
+    # Slots whose messages failed, and of which the coordinator has not yet begun to count the `retry_after_ms`.
     untimed: int = 0
-    # The group is removed after it had no member for so many seconds; None: it stays.
+    # The group is removed after it had no member for this many seconds; None: it stays.
     expire_after_s: int | None = None
     # The offset at which the group began, or was last begun anew; also 0 if an older server did not note it.
     start: int = 0
@@ -116,11 +120,11 @@ class Group:
         return min(min(places) for places in self.places.values() if places)
 
     def place_of(self, slot: int) -> int:
-        """Return the offset of a slot, which is a set of one."""
+        """Return the offset of a slot, which is given as a set of one slot."""
         return next(at for places in self.places.values() for at, some in places.items() if some & slot)
 
     def places_told(self) -> list[list[Any]]:
-        """Return each place that slots have reached, with these slots as they travel."""
+        """Return each offset that slots have reached, with these slots packed as in messages."""
         merged: Places = {}
         for at, some in chain.from_iterable(places.items() for places in self.places.values()):
             merged[at] = merged.get(at, 0) | some
@@ -143,15 +147,16 @@ class Group:
         self.changes += 1
 
     def stands(self, member: bytes, move: Move) -> bool:
-        """Return whether a step is allowed.
+        """Return whether a member may do a step.
 
-        The member must have each of its slots, each slot must be at its first offset, and the step must go forward.
+        The member must have each slot of the step, each slot must be at the step's first offset, and the step must go
+        forward.
         """
         slots, after, upto = move
         return 0 < slots == slots & self.places.get(member, {}).get(after, 0) and upto > after
 
     def move(self, member: bytes, move: Move) -> None:
-        """Move those slots of a step that are the member's and at its first offset."""
+        """Do a step for those of its slots that the member has and that are at the step's first offset."""
         slots, after, upto = move
         mine = self.places.get(member, {})
         slots &= mine.get(after, 0)
@@ -193,19 +198,19 @@ class Group:
         return slots
 
     def times(self, slot: int, offset: int) -> int:
-        """Return how often a message of a slot, which is a set of one, failed."""
+        """Return how often a message failed. `slot` is its slot, as a set of one slot."""
         return sum(times for (upto, times), slots in self.failures.items() if upto > offset and slots & slot)
 
     @property
     def times_max(self) -> int:
-        """The number of times that the message failed which failed most often."""
+        """The number of failures of the message that failed most often."""
         return max((self.times(slots & -slots, upto - 1) for (upto, _), slots in self.failures.items()), default=0)
 
     def fail(self, slots: int, upto: int, why: str, *, named: bool = False) -> None:
         """Count a failure of the messages that these slots have below an offset.
 
-        The last of these messages is judged if the member blamed it (`named`), or if the group gave it alone. The group
-        gives a message alone if the message failed before.
+        The last of these messages may become dead if the member blamed it (`named`), or if the group gave it alone. The
+        group gives a message alone if the message failed before.
         """
         if self.max_deliveries is None:
             return
@@ -254,7 +259,10 @@ class Group:
                     del self.dead[offset]
 
     def give_back(self, member: bytes, back: list[Any]) -> None:
-        """Take messages back from a member, which gets them again. With a reason, the member blames the last one."""
+        """Take back messages that a member gives back. The messages are given again.
+
+        With a reason, the member blames the last of them.
+        """
         slots, after, upto, why = back
         mine = 0
         for offset, some in self.places.get(member, {}).items():
@@ -264,7 +272,7 @@ class Group:
         self.changes += 1
 
     def put_aside(self, slots: int, offset: int) -> None:
-        """Go on behind a message that was put aside, in its slots of all members."""
+        """Move the slots of a message that was put aside behind this message, whichever members have these slots."""
         for places in self.places.values():
             for at, some in list(places.items()):
                 if at <= offset and some & slots:
@@ -290,8 +298,8 @@ class Group:
     def to_list(self) -> list[Any]:
         """Return the group as a list, as a state carries it.
 
-        It has five elements, and up to three more: what a group has that counts, and its `expire_after_s` and
-        `lag_alarm_s`. None stands for what it has not, and the list ends with what it has.
+        The list has five elements, and up to three more: the settings and counts of failures, `expire_after_s`, and
+        `lag_alarm_s`. None stands for one of these three that the group does not have; the list has no None at its end.
         """
         places = [[m, [[at, pack_slots(some)] for at, some in held.items()]] for m, held in self.places.items()]
         told = [self.name, self.ack_timeout_s, self.resets, list(map(list, self.members.items())), places]
@@ -312,7 +320,7 @@ class Group:
 
     @staticmethod
     def of(told: list[Any]) -> Group:
-        """Return the group that `to_list` made a list of."""
+        """Return the group whose list `to_list` has made."""
         name, ack_timeout_s, resets, members, places, *more = told
         held = {m: {at: unpack_slots(some) for at, some in of_one} for m, of_one in places}
         group = Group(name, ack_timeout_s, held, dict(members), resets)
@@ -373,7 +381,7 @@ class OfThese(Protocol):
 
 
 class Groups:
-    """All groups of all topics: they check what a batch may do to groups, and do what a record says."""
+    """All groups of all topics. The table checks what a batch may do to groups, and does what a record says."""
 
     def __init__(self, limits: Limits, topics: Mapping[str, OfThese]) -> None:
         self._limits, self._topics = limits, topics
@@ -401,7 +409,7 @@ class Groups:
         if columns.JOIN in extras:
             topic, name, member, _ = extras[columns.JOIN]
             group = self._group(topic, name)
-            # The lease that the same batch opens is checked already.
+            # A lease that the batch itself opens was checked before.
             if extras.get(columns.LEASE, [None])[0] != member:
                 _check_lease(member, leases, whose)
             if member not in group.members and len(group.members) >= self._limits.members_max:
@@ -423,7 +431,10 @@ class Groups:
             raise Refusal("lease", "the member is a lease of another client")
 
     def _check_nack(self, told: list[Any], acks: Sequence[list[Any]]) -> None:
-        """Check that a member has what it gives back, after what it acknowledges in the same batch."""
+        """Raise if a member does not have the messages that it gives back.
+
+        Steps that the same batch acknowledges count as done already.
+        """
         topic, name, member, given_back = told
         group = self._group(topic, name)
         if member not in group.members:
@@ -474,10 +485,11 @@ class Groups:
             raise Refusal("bad", f"topic {topic} has no offset {start}; the next message gets {end}")
 
     def _has_share_left(self, groups: OfTopic, user: str) -> bool:
-        """Return whether a full topic takes one more group of this user, because it has less than a quarter of them.
+        """Return whether a full topic takes one more group of this user.
 
-        Another user's group is never removed to make room, as a group is the place where its consumers go on. So a
-        topic may have more than `groups_max` groups, up to `GROUPS_BEYOND` times as many.
+        It does if the user has less than a quarter of `groups_max` groups there. No other user's group is removed to
+        make room, because the group's consumers would lose their place. So a topic may have up to `GROUPS_BEYOND` times
+        `groups_max` groups.
         """
         most, mine = self._limits.groups_max, sum(group.user == user for group in groups.values())
         return bool(user) and QUARTER * mine < most and len(groups) < GROUPS_BEYOND * most
@@ -496,7 +508,7 @@ class Groups:
     # -- effects of records
 
     def apply(self, extras: dict[str, Any]) -> None:
-        """Do what a record says; groups that it names and that were removed since are skipped."""
+        """Do what a record says of groups. Groups that were removed meanwhile are skipped."""
         if columns.GROUP in extras:
             self._make(*extras[columns.GROUP])
         if columns.JOIN in extras:
@@ -534,7 +546,7 @@ class Groups:
                     group.put_aside(unpack_slots(slots), offset)
 
     def own(self, named: str, user: str) -> None:
-        """Note the user that made a group, unless one is known; `named` is the topic, a slash and the group."""
+        """Note the user that made a group, unless a user is known; `named` is the topic, a slash and the group."""
         topic, _, name = named.partition("/")
         for group in self._there(topic, name):
             group.user = group.user or user
@@ -683,7 +695,7 @@ def settings_of(told: dict[str, Any]) -> GroupSettings:
 
 
 def changed(group: Group, told: dict[str, Any]) -> GroupSettings:
-    """Return the settings of a group with those that are told in their place."""
+    """Return the settings of a group, changed as `told` says."""
     now = GroupSettings(change=True, **{name: getattr(group, name) for name in CHANGING})
     return now._replace(**{name: value for name, value in told.items() if name in CHANGING})
 
@@ -695,9 +707,9 @@ def move_of(told: list[Any]) -> Move:
 
 
 def check_positions(acks: list[list[Any]], is_of_others: Callable[[int, list[bytes]], bool]) -> None:
-    """Refuse an acknowledgement of messages that a server gave in another history.
+    """Refuse an acknowledgement of messages that a member got from another history.
 
-    Its offsets mean other messages here: after a split both servers have given the same offsets to different messages.
+    The offsets stand for other messages here: in a split both servers gave the same offsets to different messages.
     """
     for topic, name, _, moves, *positions in acks:
         if any(is_of_others(number, whose) for number, *whose in chain.from_iterable(positions)):

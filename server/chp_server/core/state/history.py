@@ -1,16 +1,16 @@
 """The history of a server: which run opened each epoch, how the epoch ended, and what tells two histories apart.
 
-    store        the server that opened the first epoch; it names the data for as long as they live
+    store        the id of the run that opened the first epoch; it names the data for as long as they exist
     EpochEntry   of each epoch: its last number, the digest there, the run that opened it, when and why
-    Position     how far a replica is, with what only a part of the same history can know
+    Position     how far a server is, and a proof of whose history this is: the store, the opener and the digest
 
 Numbers alone prove nothing: two servers that never met count the same way. But one run of one server opens an epoch,
 and only that run adds records to it. The run has a random id of 16 bytes. So a number together with the opener of its
 epoch names one place in one history, and all that is before it.
 
-The digest is a CRC-32 chained over the bodies of all records (over each part of a record in parts). It
-also shows a replica that was damaged, or that a defect changed. It is compared wherever both sides know
-it. It does not protect against forgers.
+The digest is a CRC-32 chained over the bodies of all records (over each part of a record in parts). It also detects a
+server whose history was damaged, or changed by a defect. Servers compare the digest wherever both sides know it. The
+digest does not protect against forgers.
 
 Pure, and without a state of its own.
 """
@@ -34,7 +34,7 @@ class EpochEntry(NamedTuple):
     wall_ms: int = 0
 
 
-# What each field of an epoch is.
+# The type of each field of an `EpochEntry`.
 KINDS = (int, int, bytes, str, str, int)
 History = dict[int, EpochEntry]
 
@@ -66,7 +66,7 @@ def opener_of(history: History, number: int) -> bytes:
 
 
 def holds(history: History, proof: Position, digest: int | None) -> bool:
-    """Return whether a position is part of this history; `digest` is the history's digest at its number, if known."""
+    """Return whether a position is part of this history; `digest` is our digest at the position's number, if known."""
     epoch = history.get(epoch_of(proof.number))
     if epoch is None or proof.number > epoch.last or proof.opener != epoch.opener:
         return False

@@ -1,17 +1,17 @@
 """Images: subtrees as they were at one number, gathered slice by slice, turn by turn, while the map goes on changing.
 
-    at `number`    nothing is copied; the map is about to be walked
+    at `number`    the image begins; nothing is copied yet
     then           the names of all keys are listed, some slices a turn (`listing`)
     then           the values and revisions are gathered (`gather`), a slice a turn, and shared out to all images
     meanwhile      `before` is called with each segment before the map gets it, and keeps what its keys were at `number`
 
 So an image is consistent, no turn is long however large the map is, and one pass over the map serves all readers that
 wait. While no key comes or goes, the columns are walked in the map's own order, which is several times faster than
-looking up each key. The walk of a dict may not go on after that.
+looking up each key. Once a key has come or gone, Python can't go on with this walk, so each key is looked up.
 
 If a key comes or goes while the names are listed, the rest of the names is taken at once. To avoid that, the active
-lets sets wait for the few turns of the listing. Images of a map that fits one slice are complete at once. The deadlines
-in a chunk are those of the moment when the chunk is made; a later change of a deadline follows as an update.
+lets sets wait for the few turns of the listing. Images of a map that fits one slice are complete at once. A chunk has
+the deadlines of the moment when it is made; a later change of a deadline follows as an update.
 
 An image of an earlier number is the image of now, with what changed since then undone (undo_log.py). It is cut into
 parts by the hash of each key (`PartedImage`), so both servers cut it alike, whatever the order of their maps is.
@@ -39,14 +39,14 @@ from .incremental_free import IncrementalFree
 from .shares import above, by_directory
 from .undo_log import Columns
 
-# Slices of names that a turn lists. To take a reference needs some 20 ns; to look up a value and a revision needs 500
+# A turn lists this many slices of names. To list a name takes some 20 ns; to look up its value and revision takes 500
 # ns.
 LISTED = 64
-# The number of prefixes up to which one pass over the slice for each prefix is as cheap as sorting it by directory.
+# For up to this many prefixes, a slice is searched once for each prefix. For more, its keys are grouped by directory.
 FEW = 4
-# What a key of an image takes, beside its value: a place in each column, and its revision.
+# The bytes that a key of an image takes beside its value: a place in each column, and the revision.
 KEY_BYTES = 56
-# Stands for a chunk until the image is complete.
+# An iterator of chunks yields this value while the next chunk is not ready.
 NOT_YET = b""
 
 
@@ -99,7 +99,7 @@ class Image:
         self.ready = True
 
     def waiting(self) -> Iterator[bytes]:
-        """Yield `NOT_YET` each time, until the image is complete."""
+        """Yield `NOT_YET` as long as the image is not complete."""
         while not self.ready:
             yield NOT_YET
 
@@ -135,7 +135,7 @@ class Image:
         while start < len(piece.keys):
             stop = _chunk_end(piece, start, limits)
             keys, column = list(piece.keys[start:stop]), piece.revisions[start:stop]
-            # Keys that were written together have one revision; one look shows that.
+            # Keys that were written together have the same revision, so most chunks need no search for runs.
             same = column.count(column[0]) == len(column)
             runs = [[column[0], len(column)]] if same else runs_of(column)
             yield sync_segment(keys, list(piece.values[start:stop]), runs, self._ttls(keys, now()))
@@ -159,7 +159,7 @@ def _chunk_end(piece: ImageSlice, start: int, limits: Limits) -> int:
 
 
 class PartedImage:
-    """An image in parts. A part has the keys of one remainder of their hashes, so it is the same on both servers."""
+    """An image in parts. The hash of a key, modulo the number of parts, says its part, so both servers cut it alike."""
 
     def __init__(
         self,
@@ -210,8 +210,8 @@ class PartedImage:
 class Gathering:
     """One pass over a map, a slice at a time, for images of several prefixes.
 
-    Without images it only lists the names of all keys. With `undone`, the images are of an earlier number; these
-    columns tell what changed keys were then, what changed last first.
+    Without images, the pass only lists the names of all keys. With `undone`, the images are of an earlier number: these
+    columns of the undo log tell what changed keys were then, the latest changes first.
     """
 
     def __init__(
@@ -224,8 +224,9 @@ class Gathering:
     ) -> None:
         self._most = limits.gather_items_max
         self.images = dict(images)
-        # The columns that were not looked through yet, and what they say of each key: its value and its revision.
+        # The columns that were not read yet.
         self._undone = deque(undone)
+        # What the columns that were read say of each key: its value and its revision at the earlier number.
         self._undo: dict[str, tuple[bytes, int]] = {}
         self._parts = {prefix: image for prefix, image in self.images.items() if prefix}
         self._by_directory = len(self._parts) > FEW and all(prefix.endswith("/") for prefix in self._parts)
@@ -251,7 +252,8 @@ class Gathering:
             return
         looked_at = 0
         while self._undone:
-            # A change of a later turn may be among them. It says what the key is in the image of now.
+            # These columns may also have changes that were made after the pass began. Such a change notes the key as it
+            # was at that begin, which is right too.
             names, values, revisions = self._undone.popleft()
             self._undo.update(zip(names, zip(values, revisions, strict=True), strict=True))
             looked_at += len(names)
@@ -273,21 +275,21 @@ class Gathering:
             self.gather()
 
     def before(self, segment: Segment) -> None:
-        """Keep what the keys of a segment are, before it is applied.
+        """Keep the values and revisions of the keys of a segment, before the segment is applied.
 
         The keys are visited in the order of the segment, which is mostly the order in which they lie in memory. Visits
-        in the order of their hashes take seven times as long.
+        in the order of the keys' hashes take seven times as long.
         """
         values, revisions, keys = self._map.values, self._map.revisions, segment.keys
         if not self._values_were.keys().isdisjoint(keys):
             keys = [key for key in keys if key not in self._values_were]
         found = list(map(revisions.get, keys))
         comes = None in found
-        # A key that is not in the map gets a value that is never used.
+        # A key that is not in the map gets b"" as its value, which is never used.
         self._values_were.update(zip(keys, map(values.get, keys, repeat(b"")), strict=True))
         self._revisions_were.update(zip(keys, [revision or 0 for revision in found], strict=True))
         if comes or (segment.extras and columns.DELETES in segment.extras):
-            # A key comes or goes.
+            # A key comes or goes, so no dict can be walked further: list the remaining names now.
             self._walk = None
             while self.listing:
                 self._list(LISTED)
@@ -300,7 +302,7 @@ class Gathering:
             if len(names) < self._most:
                 self._names, self.listing = iter({}), False
                 break
-        # The dict was compacted while it was walked.
+        # If the count is wrong, Python has compacted the dict during the walk. Then the names are listed anew, at once.
         if not self.listing and sum(map(len, self._keys)) != self._size:
             every = iter(list(self._map.values))
             self._keys = list(iter(lambda: tuple(islice(every, self._most)), ()))
@@ -324,7 +326,7 @@ class Gathering:
     def _without_changes(
         self, keys: tuple[str, ...], values: Sequence[bytes], revisions: Sequence[int]
     ) -> tuple[tuple[str, ...], Sequence[bytes], Sequence[int]]:
-        """Undo what the undo log has of these keys, and take it out of the log of this pass."""
+        """Undo the changes of these keys that the undo log has, and remove these changes from `_undo`."""
         undo = self._undo
         if undo.keys().isdisjoint(keys):
             return keys, values, revisions
@@ -352,7 +354,7 @@ class Gathering:
                     image.take(*found)
 
     def _finish(self) -> None:
-        # What is left of the undo log are keys that are not in the image of now.
+        # The keys that are left in `_undo` were not listed: the map no longer had them when the pass began.
         gone = [(key, *was) for key, was in self._undo.items() if was[1]]
         for start in range(0, len(gone), self._most):
             keys, values, revisions = zip(*gone[start : start + self._most], strict=True)

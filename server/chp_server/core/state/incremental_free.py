@@ -16,9 +16,9 @@ from typing import Any
 
 from chp.hashmap import Hashmap
 
-# The slices of an image that a step frees: some 100,000 keys, which are mostly held elsewhere too.
+# A step frees this many slices of an image: some 100,000 keys, most of which other objects hold too.
 SLICES = 8
-# The items of a map that a step frees, with their values; this takes 2 ms.
+# A step frees this many items of a map, with their values, in 2 ms.
 ITEMS = 16_384
 
 
@@ -33,7 +33,7 @@ class IncrementalFree:
         return bool(self.lists or self.dicts)
 
     def add(self, slices: MutableSequence[Any]) -> None:
-        """Take a list of large things, or of many; a short list is left to Python."""
+        """Take a list of large objects, to be freed slice by slice; Python frees a short list at once."""
         if len(slices) > SLICES:
             self.lists.append(slices)
 
@@ -42,7 +42,7 @@ class IncrementalFree:
         self.dicts += (hashmap.values, hashmap.revisions, hashmap.deadlines)
 
     def add_dicts(self, *dicts: dict[Any, Any]) -> None:
-        """Take dicts that are not needed any more; a small dict is left to Python."""
+        """Take dicts that are no longer needed; Python frees a small dict at once."""
         self.dicts += (each for each in dicts if len(each) > ITEMS)
 
     def step(self) -> None:

@@ -1,8 +1,8 @@
 """The journal: what a server must find again after it stopped, and the interface that all stores have.
 
-    append(rows), put_snapshot, set_meta    are gathered in memory, in order
-    keep_messages(messages)                 is gathered too: the messages of topics
-    sync()                                  commits it all in one transaction a turn; returns when it is durable
+    append(rows), put_snapshot, set_meta    gather rows, chunks and values in memory, in order
+    keep_messages(messages)                 gathers messages of topics
+    sync()                                  commits all that was gathered in one transaction; returns when it is durable
     load()                                  verifies everything, then returns the snapshot and the rows after it
 
 A row is one record: the numbers `first..last` that it covers, and a body that the journal does not
@@ -10,16 +10,16 @@ look into. Numbers are unsigned 64 bit on the wire (epoch << 48 | sequence). Epo
 so stores keep numbers as signed 64 bit.
 
 Rules:
-- Rows follow on: the sequence of `first` is one more than that of the last row, or the epoch is higher. Each row also
-  keeps the number that it followed, under its checksum. So a missing row is noticed.
+- Rows follow on: the sequence of `first` is one more than that of the last row's `last`, or the epoch is higher.
+  Each row also keeps the number that it followed, under its checksum. So the journal notices a missing row.
 - After an error nothing of the open transaction is in the journal, and a snapshot under way is abandoned. If the disk's
   answer can't be trusted (a failed fsync, a lost connection), nothing is written until the journal is opened again.
-- A snapshot replaces the one before in one transaction. The rows that it covers are deleted a few at a time, in later
-  syncs. So call `sync` at every heartbeat too; it costs nothing if there is nothing to do.
-- A journal that ends before its high-water mark (journal_mark.py) was cut short. That is damage, even if all that it
-  has is sound.
-- Damage is never guessed over: `recover="strict"` refuses to open, and names the place. `"prefix"` keeps what is before
-  the damage, sets the rest aside (moved, not deleted), and says how much that was.
+- A snapshot replaces the earlier snapshot in one transaction. The rows that it covers are deleted a few at a time, in
+  later syncs. So call `sync` at every heartbeat too; it costs nothing if there is nothing to do.
+- A journal that ends before its high-water mark (journal_mark.py) was cut short. This is damage, even if the remaining
+  rows are sound.
+- The journal never guesses damaged contents: `recover="strict"` refuses to open, and names the place. `"prefix"` keeps
+  the rows before the damage, sets the rest aside (moved, not deleted), and says how many rows these were.
 - `durability` is what an acknowledgement of a server without a passive promises. It is 1 (journaled) only if `sync`
   waits for the disk (`sync="always"`).
 
@@ -38,7 +38,7 @@ from .missing_messages import Spans
 from .record_log import LoggedMessages, LoggedRow
 
 MIB = 1 << 20
-# A turn may gather several batches of 16 MiB.
+# The largest body of a row. It is above 16 MiB, because a turn may gather several batches of that size.
 BODY_BYTES_MAX = 64 * MIB
 # Meta values are written whole, so they must stay small.
 META_BYTES_MAX = MIB
@@ -68,7 +68,7 @@ class JournalDamaged(JournalError):
 
 
 class RetainedDamaged(JournalDamaged):
-    """Rows that the snapshot covers are damaged. Nothing but log reads needs them, and the journal has let them go."""
+    """Rows that the snapshot covers are damaged. Only log reads need such rows; the journal reads them no more."""
 
 
 class JournalFull(JournalError):
@@ -147,7 +147,7 @@ class Journal(Protocol):
     durability: int
 
     def append(self, rows: Sequence[LoggedRow]) -> None:
-        """Add rows to the open transaction; raise `JournalError`, and add none of them, unless they follow on."""
+        """Add rows to the open transaction. If the rows do not follow on, add none of them and raise `JournalError`."""
 
     def sync(self) -> None:
         """Commit the open transaction; return when it is as durable as the options ask for."""
@@ -159,26 +159,26 @@ class Journal(Protocol):
         """Return synced rows after `number`, at least one if there is any; None if the rows don't reach back to it.
 
         Also return None if `number` is not a place in this history, such as the end of a record that was dropped. Raise
-        `RetainedDamaged` if a row that the snapshot covers is damaged; it and those before it are read no more.
+        `RetainedDamaged` if a row that the snapshot covers is damaged; the journal reads this and earlier rows no more.
         """
 
     def oldest(self) -> tuple[int, bool]:
-        """Return the number that the oldest retained row follows on; and True if a record surely begins there.
+        """Return the number that the oldest retained row follows on, and whether a record surely begins there.
 
-        A record in parts has several rows, and the first of them may be deleted. Without rows, this is the last number.
+        A record in parts has several rows, and the first of them may be deleted. Without rows, return the last number.
         """
 
     def press(self, short: int) -> None:
-        """Let later syncs delete covered rows although they are to be retained, as the disk lacks `short` bytes.
+        """Let later syncs delete rows that are covered but still retained, because the disk lacks `short` bytes.
 
-        0 ends that. Room that was given back inside of the journal's file counts as room.
+        With `short` 0 they retain rows again. Free room inside the journal's file counts as room.
         """
 
     def drop_after(self, number: int) -> int:
         """Discard the rows after `number`, which are not history, durably; return their count.
 
-        A snapshot under way of a state beyond `number` is abandoned; an earlier one goes on. Rows below the snapshot
-        can't be dropped (`JournalError`): then the other server must send a whole snapshot, which replaces everything.
+        A snapshot under way is abandoned if its state is beyond `number`, and else goes on. Raise `JournalError` if
+        `number` is below the journal's snapshot: then the other server must send a whole state, which replaces all.
         """
 
     def begin_snapshot(self, number: int) -> None:
@@ -191,27 +191,27 @@ class Journal(Protocol):
         """Make the snapshot under way the current one, durably. Rows up to `keep_after` will be deleted.
 
         `keep_after` is never beyond the snapshot. With `alone` all rows are deleted, whatever their numbers, because
-        they are of another history; so are messages of records beyond `shared`.
+        they are of another history. Messages of records beyond the number `shared` are deleted too.
         """
 
     def keep_messages(self, messages: Sequence[LoggedMessages]) -> None:
-        """Add messages to the open transaction. Those of a topic come in their order, or fill a gap."""
+        """Add messages to the open transaction. The messages of a topic come in order, or fill a gap."""
 
     def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
         """Return synced messages of a topic from `offset` on, of records up to `number`.
 
-        Return at least one row if there is one. The first may begin before `offset`, or
-        after it if messages are missing.
+        Return at least one row if there is one. The first row may begin before `offset`, or, if messages are missing,
+        after it.
         """
 
     def message_spans(self, number: int) -> Spans:
-        """Return the spans of offsets that the journal has of each topic; synced ones, of records up to `number`."""
+        """Return the spans of offsets of each topic whose messages are synced and of records up to `number`."""
 
     def trim_messages(self, floors: dict[int, int]) -> None:
         """Allow the journal to delete the messages of each topic below an offset, piece by piece, in later syncs."""
 
     def abort_snapshot(self) -> None:
-        """Forget the snapshot under way, if there is one; the current one stays."""
+        """Forget the snapshot under way, if there is one; the current snapshot stays."""
 
     def get_meta(self, key: str) -> bytes | None:
         """Return a small value by its name, as it was set last."""
@@ -220,7 +220,7 @@ class Journal(Protocol):
         """Set a small value in the open transaction. Names that begin with "chp." are the journal's own."""
 
     def snapshot_due(self) -> bool:
-        """Return whether the rows after the snapshot have grown so much that a new snapshot pays."""
+        """Return whether the rows after the snapshot have grown so much that a new snapshot is worth its cost."""
 
     def stats(self) -> dict[str, int | float | str]:
         """Return sizes and times, for status and metrics."""
@@ -239,7 +239,7 @@ class Options:
     retain_s: float = Config.retain_s
     interval_s: float = 1.0
     store_id: bytes | None = None
-    # Load a journal that was cut short all the same: the peer may have the rest.
+    # True: load a journal even if it was cut short, because the peer may have the rest.
     catch_up: bool = False
     # Keep a high-water mark beside the journal (journal_mark.py).
     mark: bool = True

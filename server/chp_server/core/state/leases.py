@@ -1,16 +1,17 @@
 """Leases: the owner of each, and what a client may do with one (SPEC.md, section 19).
 
-A lease belongs to the client that opened it. A client is the first part of the public ids of its sessions, so its later
-sessions have the lease too. Readers see the names of leases beside keys, so to know a name gives no right. Another
-client that refreshes the lease, sets with it or ends it is refused. The server writes the owner into the record that
-opens or refreshes a lease, because all who follow the records need it. A client can't write the owner.
+A lease belongs to the client that opened it. The id of a client is the first part of the public ids of its sessions, so
+later sessions of the client own the lease too. Readers see the names of leases beside keys, so to know a name gives no
+right. The server refuses any other client that refreshes the lease, sets with it or ends it. The server writes the
+owner into the record that opens or refreshes a lease, because every server that follows the records needs it. A client
+can't write the owner.
 
-A client may open a lease as "anybody's". Then each client of its user may use it. Where users have no names, each
-client that knows the lease's name may use it. Such a lease has no keys. It is for members of groups that reach the
-server by another client each time, as those of a gateway do.
+A client may open a lease as "anybody's". Then each client of its user may use the lease. Where users have no names,
+each client that knows the lease's name may use it. Such a lease has no keys. It is for members of groups that reach the
+server by another client each time, as the members behind a gateway do.
 
-The keys of a lease that has ended are deleted a slice a turn (expiry.py). As long as it has keys it is `ending`: its
-ttl is 0, and no client can refresh it or set with it. It is forgotten with its last key.
+The keys of a lease that has ended are deleted a slice a turn (expiry.py). While the lease still has keys it is
+`ending`: its ttl is 0, and no client can refresh it or set with it. It is forgotten with its last key.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class LeaseOwner(NamedTuple):
 
     client: bytes
     user: str = ""
-    # The user whose share of each table the leases count for; "" where there are no rules.
+    # The user to whose share of each table the leases count; "" where there are no rules.
     share: str = ""
 
     @property
@@ -151,7 +152,7 @@ class LeaseTable(FairTable[bytes, HeldLease]):
         return list(islice(due, most))
 
     def check(self, extras: dict[str, Any], whose: LeaseOwner, limits: Limits) -> list[bytes]:
-        """Refuse a batch that names a lease that is not open, is another client's, or is one too many for its user.
+        """Raise `Refusal` if a lease of the batch is not open, is another client's, or is one too many.
 
         Return the leases of another user that must end to make room.
         """
@@ -200,6 +201,6 @@ def with_owner(segment: Segment, whose: LeaseOwner) -> Segment:
 
 
 def listed(leases: LeaseTable, after: bytes, now: float) -> dict[str, Any]:
-    """Return the next leases after a name as an operator is shown them, in the order of their names."""
+    """Return what an operator is shown of the next leases after a name, in the order of their names."""
     names = nsmallest(LISTED_MAX, (name for name in leases if name > after))
     return {"total": len(leases), "leases": [{columns.LEASE: name.hex(), **leases[name].facts(now)} for name in names]}

@@ -1,7 +1,8 @@
-"""One member of a group as it reads: what it was given in each slot, and what it may get next (group_coordinator.py).
+"""One member of a group that reads: what it was given in each slot, and what it may get next (group_coordinator.py).
 
-For each slot two offsets are kept. Messages were sent up to the first, and the topic was searched up to the second. The
-second is ahead where the search found no message of the slot. Slots with the same two offsets share an entry. Pure.
+For each slot the server keeps two offsets: it has sent messages up to the first, and has searched the topic up to the
+second. The second offset is ahead if the search found no further message of the slot. Slots with the same two offsets
+share an entry. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .pace import Pace
 
 Key = tuple[bytes, int]
 Which = tuple[str, str]  # topic, name
-# Chunks that a member may have at a time: one in hand, and the next.
+# A member may have this many chunks at a time: one in hand, and the next.
 AHEAD = 2
 Given = dict[tuple[int, int], int]  # (offset sent up to, offset searched up to) -> slots
 
@@ -32,34 +33,35 @@ class Member:
     credit: int
     # The time when the member had credit last.
     touched: float
-    # The `resets` of its group when the member came.
+    # The value of `Group.resets` when the member came.
     resets: int
     pace: Pace
     given: Given = field(default_factory=dict)
-    # Slots that it gets nothing more of.
+    # Slots of which the member gets no more messages, because they are to move to another member.
     leaving: int = 0
-    # The `changes` of its group that `given` takes into account.
+    # The value of `Group.changes` up to which `given` is up to date.
     changes: int = -1
-    # There is nothing more for the member up to this number.
+    # Records up to this number have no more messages for the member.
     seen: int = -1
-    # The time when the member was sent anything last.
+    # The time when the server last sent the member anything.
     said: float = float("-inf")
-    # The lowest offset that it has in hand, and the time from which it has that.
+    # The lowest offset that the member has in hand, and the time since when this is the lowest.
     worked: tuple[int, float] = (0, 0.0)
-    # The most credit that it had.
+    # The most credit that the member has had.
     room: int = 0
     user: str = ""
-    # True if the member is of an older version, which knows no headers.
+    # True if the member's client is of an older version, which knows no headers of messages.
     plain: bool = False
-    # True if its group has other members, so that it is given no more than it does soon.
+    # True if the group has other members. Then the member is given no more messages than it handles soon.
     is_paced: bool = False
-    # The messages of its slots for each offset of the last page, by which the length of the next one is estimated.
+    # The share of offsets in the last page that had messages of the member's slots. The length of the next page is
+    # estimated by this.
     dense: float = 0.0
-    # How many looks of the coordinator in a row found that the member had too much work.
+    # The number of the coordinator's latest checks, in a row, that found too much work for the member.
     behind: int = 0
-    # Slots of which it gets nothing for now, as their next message failed before.
+    # Slots of which the member gets nothing for now, because their next message failed before.
     barred: int = 0
-    # True if it gets nothing before it has acknowledged what it has in hand.
+    # True if the member gets nothing before it has acknowledged what it has in hand.
     waits: bool = False
 
     def grant(self, credit: int, now: float) -> None:
@@ -84,7 +86,7 @@ class Member:
         places = group.places.get(self.member, {})
         held, known = group.slots_of(self.member), 0
         if again := group.anew & held:
-            # These slots begin at their places again.
+            # The member is given the messages of these slots again, from the acknowledged offsets on.
             group.anew &= ~again
             self.pace.keep(~again)
             for where, slots in list(self.given.items()):
@@ -99,9 +101,9 @@ class Member:
         self.seen = -1
 
     def passes(self, places: Places) -> list[list[Any]]:
-        """Return steps of slots past messages that are not theirs, and take these steps.
+        """Move slots past messages of other slots, and return these moves as steps of an acknowledgement.
 
-        A slot takes one if nothing of it is in hand, and a search found no message of it.
+        A slot moves if the member has no message of it in hand, and a search found no message of it.
         """
         moves: list[list[Any]] = []
         for (sent, looked), slots in list(self.given.items()):
@@ -119,9 +121,10 @@ class Member:
             self.given.pop(where, None)
 
     def resume(self, have: list[tuple[int, int, int]]) -> None:
-        """Go on behind the ranges that the member has in hand, in the slots whose position is in such a range.
+        """Go on behind the ranges that the member says it has in hand, in the slots whose position is in such a range.
 
-        A position is below a range if an acknowledgement was lost here. Then the member is given those messages again.
+        A position is below its range if this server has lost an acknowledgement. Then the member gets the messages from
+        the position on again.
         """
         for slots, after, upto in have:
             for where, held in [(where, held) for where, held in self.given.items() if after <= where[0] < upto]:
@@ -139,7 +142,7 @@ class Member:
         return found
 
     def next(self) -> tuple[int, int, int]:
-        """Return where to search next: an offset, the slots that are there, and the offset where further slots wait.
+        """Return where to search next: an offset, the slots to search from there, and the offset of the next slots.
 
         The offset is -1 if there is nothing to search.
         """
@@ -154,7 +157,7 @@ class Member:
         return at, slots & ~without, stop
 
     def waiting(self, end: int) -> dict[int, int]:
-        """Return the slots in which messages may wait that the member was not sent, by the offset of the first."""
+        """Return the slots that may have messages which the member was not sent, by the offset from which to search."""
         found: dict[int, int] = {}
         for (_, looked), slots in self.given.items():
             if looked < end:
@@ -179,9 +182,9 @@ class Member:
         return found
 
     def looked(self, at: int, slots: int, upto: int, *, sent: bool) -> list[list[Any]]:
-        """Note that these slots were searched from `at` to `upto`, and whether what was found was `sent`.
+        """Note that these slots were searched from `at` to `upto`, and whether the messages found were `sent`.
 
-        Return the slots with the offset up to which each was sent messages before.
+        Return the slots, with the offset up to which messages of them had been sent before.
         """
         spans = []
         for where, some in list(self.given.items()):

@@ -27,11 +27,11 @@ Spans = dict[int, list[Span]]
 
 
 class MissingMessages:
-    """The missing messages; the page that was asked for last, and when."""
+    """The missing messages, and the time of the last request for a page of them."""
 
     def __init__(self) -> None:
         self.lacks: Spans = {}
-        # topic -> offset; below it, the journal has each message that is not in `lacks`.
+        # topic -> offset. Below this offset, the journal has each message that is not in `lacks`.
         self._ends: dict[int, int] = {}
         self._asked_at = float("-inf")
 
@@ -65,7 +65,7 @@ class MissingMessages:
             self._ends[row.topic] = max(at, row.end)
 
     def dropped(self, topics: Topics) -> None:
-        """Forget the messages of a record that was dropped in part: they are above the ends of the topics."""
+        """Forget the messages of a record that never became complete: they are above the ends of the topics."""
         nexts = {topic.id: topic.next for topic in topics.by_name.values()}
         self._ends = {topic_id: min(end, nexts.get(topic_id, 0)) for topic_id, end in self._ends.items()}
         for topic_id, spans in list(self.lacks.items()):
@@ -94,7 +94,10 @@ class MissingMessages:
                 self.lacks[topic_id] = spans
 
     def ask(self, now: float, wait_s: float) -> list[bytes] | None:
-        """Return the next page to ask for, or the last one again if it was not answered for `wait_s`; else None."""
+        """Return a LACK for the next page, or None if nothing is missing or the last LACK is younger than `wait_s`.
+
+        An answer clears the time of the last LACK, so the next page is requested at once.
+        """
         if not self.lacks or now - self._asked_at < wait_s:
             return None
         self._asked_at = now

@@ -1,16 +1,16 @@
 """The pace of one member of a group: what it has in hand, how fast it acknowledges, and how large its pages are.
 
-The active knows all of this without being told. It gave the messages, hears a grant for each page that the member has
-taken, and sees which positions have moved.
+The member does not report its pace. The active knows it: the active sent the messages, gets a grant for each page that
+the member has taken, and sees which positions have moved.
 
-    rate     how many messages the member acknowledges in a second, by which slots move (workload.py). It is measured
-             about once a second, and is the mean of that and of the rate before. It falls only while the member has
-             messages in hand: otherwise the member was idle for a while.
-    size     how many messages a page has at most. It doubles when the member took a full page in little time, or waits
-             for the next page, and grows more after a page that took hardly any time. It halves when a page took the
-             member long: what is in hand cannot move to a faster one.
+    rate     how many messages the member acknowledges in a second. Slots move between members by this (workload.py).
+             The active measures it about once a second, and takes the mean with the rate before. The rate falls only
+             while the member has messages in hand: a member without messages may just be idle.
+    size     the most messages of a page. The size doubles after a full page, if this took the member little time, or if
+             no other page is on its way to it. The size grows eightfold if the page took hardly any time. The size
+             halves if a page took the member long: messages in hand can't move to a faster member.
 
-A member may take much and acknowledge it all later, so the two differ. Pure.
+A member may take many messages and acknowledge them all later, so rate and size are measured apart. Pure.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 
 from .groups import Places
 
-# The messages of a page at most.
+# The most messages of a page.
 SIZE_MAX = 1 << 16
-# A page has about the work of this time, in seconds.
+# The size of pages is chosen so that a member takes about this time for a page, in seconds.
 PAGE_S = 0.5
-# A page that a member did in so small a part of half of that time lets the next one be so many times as large.
+# If a page took less than PAGE_S / 2 / QUICK, the next page may be QUICK times as large.
 QUICK = 8
-# A member that acknowledged nothing for this long is slower than it was, in seconds.
+# If a member has messages in hand and acknowledges nothing for this time, in seconds, its rate falls.
 SILENT_S = 1.0
 
 
@@ -34,20 +34,20 @@ SILENT_S = 1.0
 class Pace:
     """What one member has in hand, its rate, and the size of its pages."""
 
-    # The time of the last look at which something was acknowledged, or nothing was in hand.
+    # The time of the last `look` that found something acknowledged, or nothing in hand.
     since: float
     rate: float | None = None
-    # (slots, the offset below which their messages are, the number of messages) of each page in hand, the oldest first.
+    # Each page in hand, the oldest first: its slots, the offset below which its messages are, the number of messages.
     pages: list[tuple[int, int, float]] = field(default_factory=list)
     size: int = 32
-    # (the number of messages, the time when they were given) of each page on its way, for which no grant came yet.
+    # Each page on its way, for which no grant came yet: the number of its messages, and the time when they were sent.
     _coming: deque[tuple[int, float]] = field(default_factory=deque)
-    # The messages that were taken last, and the time of that.
+    # The number of messages that the member's last grants reported as taken, and the time of these grants.
     _taken: tuple[int, float] | None = None
 
     @property
     def hand(self) -> float:
-        """The number of messages in hand; of a page that is done in part, it is in proportion to the slots."""
+        """The number of messages in hand. Of a page that is done in part, it is estimated by the slots left."""
         return sum(n for _, _, n in self.pages)
 
     @property
@@ -61,7 +61,7 @@ class Pace:
         return self._taken is not None
 
     def begin(self, in_hand: int) -> None:
-        """Begin to send to the member anew, which has messages of these slots in hand."""
+        """Begin to send to the member anew; it has messages of the slots `in_hand` in hand."""
         self.keep(in_hand)
         self._coming.clear()
         self._taken = None
@@ -74,39 +74,42 @@ class Pace:
         self._coming.append((n, now))
 
     def keep(self, slots: int) -> None:
-        """Forget what is in hand but in these slots; it was not acknowledged."""
+        """Keep only what is in hand in these slots. The rest was taken from the member without an acknowledgement."""
         pages, self.pages = self.pages, []
         for some, upto, n in pages:
             if left := some & slots:
                 self.pages.append((left, upto, n * left.bit_count() / some.bit_count()))
 
     def take(self, pages: int, now: float) -> None:
-        """Note a grant: the member has taken so many pages."""
+        """Note a grant: the member has taken this number of pages."""
         for _ in range(min(pages, len(self._coming))):
             n, given = self._coming.popleft()
             before, since = self._taken or (0, now)
             if now <= since:
-                # Both were taken before this turn.
+                # Two pages were taken in one turn, so they count as one page.
                 self._taken = before + n, since
             else:
                 self._fit(before, now - since, was_there=given - since <= now - given)
                 self._taken = n, now
 
     def _fit(self, n: int, took_s: float, *, was_there: bool) -> None:
-        """Size the next pages by one of so many messages; the member had another page meanwhile if it `was_there`."""
+        """Choose the size of the next pages, after the member took `took_s` for a page of `n` messages.
+
+        `was_there` says that the member had its next page soon enough, so that it did not wait for messages.
+        """
         if 2 * n >= self.size and (not self._coming or took_s < PAGE_S / 2):
             self.size = min((QUICK if took_s < PAGE_S / 2 / QUICK else 2) * self.size, SIZE_MAX)
         elif was_there and self._coming and took_s > PAGE_S:
             self.size = max(1, self.size // 2)
 
     def look(self, places: Places, now: float) -> None:
-        """Note what is acknowledged by now; `places` are those of the member."""
+        """Note what the member has acknowledged by now; `places` are the places of its slots."""
         if not self.pages or now <= self.since:
             return
         mine = 0
         for some in places.values():
             mine |= some
-        # What the member lost is not acknowledged.
+        # Messages of slots that the member has lost do not count as acknowledged.
         self.keep(mine)
         before, self.pages, done = self.pages, [], 0.0
         for slots, upto, n in before:

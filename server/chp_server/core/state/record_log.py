@@ -1,7 +1,7 @@
 """The latest records, kept in memory: a client or a passive that was away gets them instead of a snapshot.
 
-The log is bounded by bytes and by number; the oldest records go first. A record is found by the number that it follows
-on (`after`). Only the exact ends of records are such numbers: no replica can stand in the middle of a record.
+The log is bounded by bytes and by the number of records; the oldest records go first. `after` finds a record by the
+number that it follows on. Such a number is the exact end of a record: no replica can stand in the middle of a record.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from chp.unpacking import CARRIED, Load
 
 from .staging import StagedBatch
 
-# The most origins that a record may have, and so the most batches. They take up to 28 and 13 bytes each.
+# The most origins of a record, which is also the most batches. An origin takes up to 28 bytes, a batch up to 13.
 ORIGINS_MAX = 1500
-# The weight of a record's header: an array of two entries for each origin, and one of three for each batch.
+# The most weight of a record's header: for each origin an array of two entries, for each batch an array of three.
 HEADER_WEIGHT_MAX = 40 * ORIGINS_MAX + 100
-# The weight of the segments of one record, or of one part of a record.
+# The most weight of the segments of one record, or of one part of a record.
 SEGMENTS_WEIGHT_MAX = CARRIED - HEADER_WEIGHT_MAX
 NEVER_FULL = 1 << 62  # bytes
-# The number of records that are looked at one by one before a search begins.
+# The newest NEAR records are looked at one by one before a binary search begins.
 NEAR = 32
 
 
@@ -64,13 +64,13 @@ class Record:
     body: bytes
     # The digest of the history up to this record (history.py).
     digest: int = 0
-    # The messages that it has placed; None once they are no longer in memory.
+    # The messages that the record has placed; None once they are no longer in memory.
     messages: Sequence[LoggedMessages] | None = ()
-    # True if it is a part of a record, and not the last one.
+    # True if this is a part of a record, but not the last part.
     more: bool = False
-    # The staged batches that it names, if it is a COMMIT that was made or followed here.
+    # The staged batches that the record names, if it is a COMMIT that this server has made or followed.
     staged: Sequence[StagedBatch] = ()
-    # The bytes that it takes in memory.
+    # The bytes that the record takes in memory, without its messages.
     size: int = 0
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class Record:
 
     @property
     def weight(self) -> int:
-        """Its bytes, with those of its messages."""
+        """The bytes of the record and of its messages."""
         return len(self.body) + sum(len(each.body) for each in self.messages or ())
 
 
@@ -123,7 +123,7 @@ class RecordLog:
             self._let_go()
 
     def _keep_messages(self, record: Record) -> None:
-        """Keep the messages of the latest records for the passive; those that it was not sent are kept longer."""
+        """Keep the messages of the latest records for the passive. Messages that it was not sent are kept longer."""
         self._with_messages.append((record, record.weight))
         self._message_bytes += record.weight
         while len(self._with_messages) > 1:
@@ -166,7 +166,7 @@ class RecordLog:
 
     def digest_at(self, number: int) -> int | None:
         """Return the digest of the history that ends with `number`; None if no record in the log ends there."""
-        # It is nearly always one of the last.
+        # The wanted record is nearly always one of the newest.
         for record in islice(reversed(self._records), NEAR):
             if record.last <= number:
                 return record.digest if record.last == number else None
@@ -189,7 +189,7 @@ class RecordLog:
             return [self._records[-1]]
         if not self.reaches(number):
             return []
-        # These are seldom many.
+        # There are seldom many records after `number`, so a walk from the newest is quick.
         newer = list(takewhile(lambda record: record.last > number, reversed(self._records)))
         out: list[Record] = []
         size = 0
@@ -214,9 +214,9 @@ class RecordLog:
 def grouped(
     bodies: list[bytes], weights: Sequence[int], bytes_max: int, sizes: Sequence[int] | None = None
 ) -> list[list[bytes]]:
-    """Return bodies of segments in groups of about `bytes_max`, in order, each light enough for one BATCH.
+    """Return bodies of segments in groups, in order. A group has about `bytes_max`, and is light enough for one BATCH.
 
-    A group has at least one body. If more than the bodies counts, such as their messages, `sizes` gives the sizes.
+    A group has at least one body. If a body counts more than its bytes, such as its messages, `sizes` says it.
     """
     groups: list[list[bytes]] = []
     load, held = Load(NEVER_FULL, SEGMENTS_WEIGHT_MAX), bytes_max
@@ -236,7 +236,7 @@ def numbered(
 ) -> Iterator[tuple[tuple[int, int, int], bool, list[bytes]]]:
     """Yield each part of a record: its (previous, first, last) number, whether more parts follow, and its group.
 
-    The parts are a chain over first..last.
+    Each part follows on the part before it, and together they cover the numbers first..last.
     """
     for i, group in enumerate(groups):
         more = i + 1 < len(groups)

@@ -1,9 +1,9 @@
 """The runs of batches that a server remembers: one compact table for all sessions (SPEC.md, section 14).
 
 A run is the first and the last batch of one session that a record holds, and the revision of that record. A client that
-sends a batch again gets this revision. The table is a ring of columns, so a run takes 28 bytes and is no object:
+sends a batch again gets this revision. The table is a ring of columns. So a run takes 28 bytes, and no Python object:
 
-    place       0    1    2    3    4           a run's place is its number since the start
+    place       0    1    2    3    4           a run's place is the number of runs that were added before it
     first       1    1    4    6    2
     last        3    1    5    6    9
     revision   10   11   14   15   19
@@ -51,7 +51,7 @@ class RunTable:
         return place
 
     def _places(self, place: int) -> Iterator[int]:
-        """Yield where the columns have the runs of a session, from its latest run at `place` back to the oldest."""
+        """Yield the indexes of a session's runs in the columns, from its latest run at `place` back to the oldest."""
         back, most, oldest = self._back, self.most, self._added - self.most
         while place >= oldest and place != NO_RUN:
             at = place % most

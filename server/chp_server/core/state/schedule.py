@@ -1,15 +1,15 @@
 """Scheduled messages: topics hold them back until their time (SPEC.md, section 35).
 
     KVSET with "schedule"      [[topic, name, when, every, unless, messages], ...]: keep these messages
-    KVSET with "cancel"        [[topic, name], ...]: drop them; refused as a whole if one is not there. "schedule"
-                               beside it may give a message the name that "cancel" frees
-    record with "scheduled"    [ms, [[topic, name, due, every, unless, messages, user], ...]] stands in the place of
-                               "schedule": the time of the record, and the time when each message is due
-    record with "fired"        [[topic, name, next due or 0], ...]: these were published, or dropped
+    KVSET with "cancel"        [[topic, name], ...]: drop these messages. The server refuses the whole KVSET if one of
+                               them is missing. "schedule" in the same KVSET may use a name that "cancel" frees
+    record with "scheduled"    [ms, [[topic, name, due, every, unless, messages, user], ...]], in place of "schedule":
+                               the time of the record, and the time when each message is due
+    record with "fired"        [[topic, name, next due or 0], ...]: these messages were published, or dropped
 
-The active publishes what is due, in one record with "fired". So a message is published once, by the active that wrote
-this record, and a successor goes on with what is left. A message that names a key with `unless` is dropped by the
-record that changes the key; each server that follows the records does so by itself.
+The record with "fired" also publishes the messages that are due. So a message is published once, by the active that
+wrote this record, and a successor goes on with the remaining messages. A message may name a key with `unless`. The
+record that changes this key drops the message; each server that follows the records does so by itself.
 
 All times are by the active's wall clock, in milliseconds. Users share the table fairly. Pure.
 """
@@ -33,9 +33,9 @@ from chp.topics import check_name, check_topic, unpack_messages
 
 from .verdicts import Refusal
 
-# Messages in one chunk of a state, and their bytes.
+# The most messages in one chunk of a state, and about the most bytes.
 CHUNK_MESSAGES, CHUNK_BYTES = 1024, 1 << 20
-# A message of some bytes takes about this many more in memory.
+# The bytes that a scheduled message takes in memory beside its body, about.
 OVERHEAD_BYTES = 300
 SEPARATOR = "/"
 Place = tuple[str, str]  # the topic, and the name of the message
@@ -55,7 +55,10 @@ class ScheduledMessage:
     user: str
 
     def next_due(self, now_ms: int) -> int:
-        """Return when the message is due after `now_ms`; 0 if it is published once. Times that were missed are over."""
+        """Return when a repeated message is due next after `now_ms`; 0 if the message is published only once.
+
+        Times that were missed are not made up for.
+        """
         if not self.every_ms:
             return 0
         return self.due_ms + self.every_ms * (max(0, now_ms - self.due_ms) // self.every_ms + 1)
@@ -69,19 +72,19 @@ def with_user(segment: Segment, user: str) -> Segment:
 
 
 def due_ms(when: int, now_ms: int) -> int:
-    """Return the time that a client means: milliseconds since 1970, or below 0 a delay from now."""
+    """Return the time that a client means by `when`: milliseconds since 1970, or, if negative, a delay from now."""
     return when if when >= 0 else now_ms - when
 
 
 def timed(segment: Segment, now_ms: int) -> Segment:
-    """Return the segment of a record: each scheduled message has the time when it is due."""
+    """Return a client's segment as the record has it: each scheduled message has the time when it is due."""
     extras = dict(segment.extras or {})
     entries = [[*entry[:2], due_ms(entry[2], now_ms), *entry[3:]] for entry in extras.pop(columns.SCHEDULE)]
     return Segment(segment.keys, segment.values, {**extras, columns.SCHEDULED: [now_ms, entries]})
 
 
 def place_of(text: str) -> Place:
-    """Return the place that a text of `Due` names; a topic's name has no slash."""
+    """Return the topic and the name of the message whose text in `Due` this is. A topic's name has no slash."""
     topic, _, name = text.partition(SEPARATOR)
     return topic, name
 
@@ -160,7 +163,7 @@ class Schedule:
             raise Refusal("full", f"{self.bytes:,} bytes of messages are scheduled, {most}; cancel some, or wait")
         if more <= 0 or self.count + more_of_all <= limits.scheduled_max:
             return
-        # A user below its share may go on. So all users together have at most twice the bound.
+        # If the table is full, a user below its share may still add messages. So the table has at most twice the bound.
         share = limits.scheduled_max // max(1, len(self._of_user.keys() | {user}))
         if self._of_user[user] + more > share:
             most = f"and {limits.scheduled_max:,} may be (scheduled_max)"
@@ -222,7 +225,7 @@ class Schedule:
         self._file(topic, name, due_ms, before)
 
     def changed(self, keys: Iterable[str]) -> None:
-        """Drop the messages that wait for these keys to stay as they are."""
+        """Drop the messages that name one of these keys with `unless`, because the keys have changed."""
         for key in self.unless.keys() & set(keys):
             for topic, name in list(self.unless[key]):
                 self._drop(topic, name)
@@ -235,9 +238,9 @@ class Schedule:
     # -- what is due, on the active
 
     def next_s(self) -> float | None:
-        """Return the wall clock's time when to call `take`, which may be early; None if nothing is scheduled."""
+        """Return when to call `due`, by the wall clock, maybe too early; None if nothing is scheduled."""
         if not self.count:
-            # What the order of due times still has is stale.
+            # All entries that `_due` still has are of messages that are gone.
             return None
         return 0.0 if self._ready else self._due.next()
 
@@ -265,13 +268,13 @@ class Schedule:
         return 0 if found is None else found.due_ms
 
     def wait(self, places: Sequence[Place]) -> None:
-        """Put these aside until `retry`: their topic has no room now."""
+        """Put these messages aside until `retry`, because their topics have no room now."""
         for place in places:
             del self._ready[place]
         self._waiting |= dict.fromkeys(places)
 
     def retry(self) -> None:
-        """Try those again that were put aside."""
+        """Make the messages that `wait` put aside ready again."""
         self._ready |= self._waiting
         self._waiting.clear()
 

@@ -1,8 +1,8 @@
 """The sessions of clients that a server remembers, and the user of each (SPEC.md, sections 14 and 38).
 
 A session belongs to its client. A client belongs to the user that wrote with it first under rules. If there are too
-many sessions, the user that has most of them loses the one that was heard longest ago. So a user that opens very many
-sessions pushes out no session of another user. A client's user is remembered as long as a session of the client is.
+many sessions, the user that has most of them loses the session that was heard longest ago. So a user that opens very
+many sessions pushes out no session of another user. A client's user is remembered as long as a session of the client.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chp.keys import CLIENT_BYTES
 
 from .runs import NO_RUN, Run, RunTable
 
-# The revision that stands for one that is no longer known (docs/decisions/0006).
+# This revision is told for a batch whose revision is no longer known (docs/decisions/0006).
 FORGOTTEN = 1
 
 
@@ -28,7 +28,7 @@ class SessionRecord:
     # The table of all sessions' runs, and the place of the latest run of this session.
     _runs: RunTable
     latest: int = NO_RUN
-    # The first and last number of runs of batches that were not done here.
+    # The runs of batches that were not done here, each as its first and its last number.
     skipped: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -37,17 +37,17 @@ class SessionRecord:
         return self._runs.of(self.latest)
 
     def revision_of(self, no: int) -> int:
-        """Return the revision of a batch; 1, which no record has, if it is forgotten."""
+        """Return the revision of a batch; if that is forgotten, return 1, which is the revision of no record."""
         found = self._runs.revision_of(self.latest, no)
         return FORGOTTEN if found is None else found
 
     def record(self, no: int, revision: int, now: float) -> None:
-        """Note that all batches up to `no` are done; those after the last one got this revision."""
+        """Note that all batches up to `no` are done. The batches after the session's last one have this revision."""
         self.latest = self._runs.add(self.latest, self.no + 1, no, revision)
         self.no, self.seen = no, now
 
     def skip(self, first: int, last: int, most: int) -> None:
-        """Skip a run of batches: count them as the session's last ones. Only the latest `most` runs are kept."""
+        """Skip a run of batches: the next batch is expected after `last`. Only the latest `most` runs are kept."""
         self.skipped = (*self.skipped, (first, last))[-most:]
         self.no = max(self.no, last)
 
@@ -56,7 +56,10 @@ class SessionRecord:
         return any(first <= no <= last for first, last in self.skipped)
 
     def fill(self, no: int, most: int) -> None:
-        """Note that a skipped batch is done: the suffix of another server brought it. This may split a run in two."""
+        """Note that a skipped batch is done now, because the suffix of another server brought it.
+
+        This may split a skipped run in two.
+        """
         runs = [[(first, min(last, no - 1)), (max(first, no + 1), last)] for first, last in self.skipped]
         left = [(first, last) for both in runs for first, last in dict.fromkeys(both) if first <= last]
         self.skipped = tuple(left[-most:])

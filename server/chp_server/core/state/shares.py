@@ -1,8 +1,8 @@
 """The subtrees that a segment concerns, and the part of it for each: found by the directories of its keys.
 
-A server may have thousands of channels, but an update concerns only the few whose subtrees hold its key. To ask each
-channel would take one pass over the column per channel. To group the column by directory takes one pass in all. Then
-each directory, and each directory above it, takes one look-up, however many subtrees there are.
+A server may have thousands of channels, but an update concerns only the few whose subtrees hold its key. A test for
+each channel would take one pass over the keys per channel. Grouping the keys by directory takes one pass in all. After
+that, each directory and each directory above it takes one look-up, however many subtrees there are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class Subtrees:
         del self._ordered[bisect_left(self._ordered, subtree)]
 
     def shares(self, segment: Segment) -> Iterator[tuple[str, Segment]]:
-        """Yield each wanted subtree that a segment has keys of, with its part (the segment itself if that is all)."""
+        """Yield each wanted subtree that a segment has keys of, with this part of the segment.
+
+        The part is the segment itself if all its keys are in the subtree.
+        """
         keys, wanted = segment.keys, self._wanted
         whole = self.holding(*segment.bounds)
         if whole is not None:
@@ -47,18 +50,21 @@ class Subtrees:
             yield subtree, segment if len(where) == len(keys) else _take(segment, sorted(where))
 
     def holding(self, low: str, high: str) -> list[str] | None:
-        """Return the wanted subtrees that hold all keys from `low` to `high`; None if another may hold some of them."""
+        """Return the wanted subtrees that hold all keys from `low` to `high`.
+
+        Return None if another wanted subtree may hold only some of these keys.
+        """
         common = _common_directory(low, high)
         return None if self._any_below(common) else [subtree for subtree in above(common) if subtree in self._wanted]
 
     def _any_below(self, directory: str) -> bool:
-        """Return whether a wanted subtree lies within a directory: it may need only a part of what is there."""
+        """Return whether a wanted subtree lies within a directory, so that it may have only some of the keys there."""
         at = bisect_right(self._ordered, directory)
         return at < len(self._ordered) and self._ordered[at].startswith(directory)
 
 
 def _common_directory(low: str, high: str) -> str:
-    """Return the directory that holds all keys from `low` to `high`; they all share what these two share."""
+    """Return the directory that holds all keys from `low` to `high`. Each key between them has their common prefix."""
     if low == high:
         return low[: low.rfind("/") + 1]
     n = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
@@ -66,7 +72,7 @@ def _common_directory(low: str, high: str) -> str:
 
 
 def by_directory(keys: Sequence[str]) -> dict[str, list[int]]:
-    """Return the places of the keys of each directory; a directory is a key up to its last slash."""
+    """Return, for each directory, the indexes of its keys. The directory of a key is the key up to its last slash."""
     places: dict[str, list[int]] = {}
     for i, key in enumerate(keys):
         directory = key[: key.rfind("/") + 1]
@@ -78,7 +84,7 @@ def by_directory(keys: Sequence[str]) -> dict[str, list[int]]:
 
 
 def above(directory: str) -> Iterator[str]:
-    """Yield the subtrees that hold a directory: everything, those on the way, and the directory itself."""
+    """Yield the subtrees that hold a directory: everything, the directories above it, and the directory itself."""
     yield ""
     # A subtree begins with a slash.
     if directory[:1] == "/":

@@ -5,13 +5,13 @@
                                                  the named parts, in this order, become one record; the rest is dropped
     KVSET with "abort": transaction              the transaction is forgotten
 
-A part is one attempt of one task. A commit simply does not name the attempts that failed or ran twice. The server
-remembers the last committed version of each application, and answers a commit of that version or an older one as done.
-So a micro-batch that is run again does no harm. A version is forgotten after `application_idle_s_max` without a commit.
-While as many applications are remembered as may be, a new one is refused.
+A part is one attempt of one task. A commit simply does not name attempts that failed or that are duplicates. The server
+remembers the last committed version of each application. It answers a commit of this or an older version as done, so a
+micro-batch that runs again does no harm. A version is forgotten after `application_idle_s_max` without a commit. While
+the table of applications is full, a new application is refused.
 
-The slower of two attempts may stage something after the commit. That is not kept, as no client would ever commit it.
-Bytes, transactions and their age are bounded.
+The slower of two attempts may stage something after the commit. The server does not keep it, because no client would
+ever commit it. The bytes, the number and the age of transactions are bounded.
 
 Applications are in a table that users share fairly (chp/fair.py). Each belongs to the user that
 counted its versions first under rules.
@@ -35,15 +35,16 @@ from chp.fair import FairTable, crowding
 from chp.limits import Limits
 from chp.topics import Counts, add_counts
 
-# A batch with other columns is looked at when it is committed: the commit changes it, or it changes more than the map.
+# The columns of a plain batch. A batch with other columns must be decoded when it is committed, because the commit
+# changes the batch, or because the batch changes more than the map.
 PLAIN = frozenset({columns.DELETES, columns.TTLS})
-# So many keys are sought in the bytes of a batch; for more the batch is decoded.
+# At most this many keys are searched for in the bytes of a batch; for more keys the batch is decoded at once.
 SOUGHT_MAX = 16
 
 
 @dataclass(slots=True)
 class StagedCommit:
-    """A commit of staged updates; `done` is the revision that it got if it was made before."""
+    """A commit of staged updates. `done` is its revision if the commit was made before, else None."""
 
     transaction_id: bytes
     application: str
@@ -55,9 +56,9 @@ class StagedCommit:
 
 @dataclass(slots=True)
 class StagedBatch:
-    """A staged segment in its bytes, with what can be told without decoding it.
+    """A staged segment as bytes, with facts that are needed before it is decoded.
 
-    As objects it would take several times the memory. So it is decoded only when the map gets it.
+    Decoded, the segment would take several times the memory. So it is decoded only when the map gets it.
     """
 
     body: bytes
@@ -67,9 +68,9 @@ class StagedBatch:
     # The lowest and the highest key; both are empty if there are no items.
     low: str
     high: str
-    # True if it has items, and columns of `PLAIN` only.
+    # True if the segment has items, and has no other columns than those of `PLAIN`.
     plain: bool
-    # The first number of the record that staged it, if this server and its peer have that record; else 0.
+    # The first number of the record that staged the batch, if this server and its peer have this record; else 0.
     number: int = 0
 
     @staticmethod
@@ -101,7 +102,7 @@ class StagedBatch:
         return keys
 
     def narrowed(self, prefix: str) -> StagedBatch | Segment | None:
-        """Return the items whose keys begin with a prefix; this batch if these are all, None if there are none."""
+        """Return the items whose keys begin with a prefix: this batch if all keys do, None if no key does."""
         if self.low.startswith(prefix) and self.high.startswith(prefix):
             return self
         if self.high < prefix or (self.low > prefix and not self.low.startswith(prefix)):
@@ -109,11 +110,11 @@ class StagedBatch:
         return narrow(self.segment(), prefix)
 
     def encode(self) -> bytes:
-        """Return the segment as it stands in a body."""
+        """Return the encoded segment, as records carry it."""
         return self.body
 
     def written(self, keys: Iterable[str]) -> Iterable[str]:
-        """Return those of some keys that the batch has an item of, with as little decoding as can be."""
+        """Return the keys among `keys` that the batch sets or deletes, with as little decoding as possible."""
         sought = [key for key in keys if self.low <= key <= self.high]
         if len(sought) <= SOUGHT_MAX:
             sought = [key for key in sought if key.encode() in self.body]
@@ -129,7 +130,7 @@ class StagedTransaction:
     bytes: int = 0
     # The CRC-32 of each part.
     crcs: dict[str, int] = field(default_factory=dict)
-    # When it began, and the bytes of all records up to then (`Staging.passed`).
+    # The time when the transaction began, and the value of `Staging.passed` at that time.
     began: float = 0.0
     began_at: int = 0
     # The counts of each part's messages for topics.
@@ -169,7 +170,7 @@ class Staging:
         self.bytes = 0
         # The bytes of all records that this server has kept.
         self.passed = 0
-        # The client that opened each transaction, as far as records tell it.
+        # transaction -> the client that opened it, if a record tells this.
         self._openers: dict[bytes, bytes] = {}
 
     def room(self, transaction_id: bytes, size: int, client: bytes, user: str, owners: Mapping[bytes, str]) -> Room:
@@ -213,13 +214,13 @@ class Staging:
         return f"this client has {most} staged commits open, {share}; commit or abort some"
 
     def opened(self, transaction_id: bytes, client: bytes) -> None:
-        """Note the client that stages something: it is the opener of a transaction that is new."""
+        """Note the client as the opener of a transaction, if the transaction is new."""
         if transaction_id not in self.transactions:
             self._openers = {i: who for i, who in self._openers.items() if i in self.transactions}
             self._openers[transaction_id] = client
 
     def openers(self) -> dict[bytes, bytes]:
-        """Return the client that began each open transaction, as far as it is known."""
+        """Return the openers of all open transactions whose opener is known."""
         return {name: self._openers[name] for name in self.transactions if name in self._openers}
 
     def load_openers(self, told: Iterable[list[bytes]] = ()) -> None:
@@ -231,7 +232,9 @@ class Staging:
         return self._openers.get(transaction_id) if transaction_id in self.transactions else None
 
     def add(self, segment: Segment, now: float, number: int = 0) -> None:
-        """Keep a segment that names its transaction and part in "stage", unless that transaction was committed.
+        """Keep a segment in the transaction and part that its column "stage" names.
+
+        The segment is dropped if this transaction was committed already.
 
         `number` is the first number of its record, if there is one.
         """
@@ -257,7 +260,7 @@ class Staging:
         return sum(counts), self.bytes
 
     def missing(self, transaction_id: bytes, parts: list[list[Any]]) -> dict[str, int]:
-        """Return the parts of a commit that are not complete, with the number of their batches that are here."""
+        """Return the parts of a commit that are not complete, with the number of batches that are here of each."""
         transaction = self.transactions.get(transaction_id)
         have = {} if transaction is None else {name: len(batches) for name, batches in transaction.parts.items()}
         return {name: have.get(name, 0) for name, batches in parts if have.get(name, 0) != batches}
@@ -279,8 +282,8 @@ class Staging:
     def names(self, transaction_id: bytes, parts: list[list[Any]]) -> list[list[Any]] | None:
         """Return the names, checksums and record numbers by which a COMMIT names the parts of a commit.
 
-        Return None if a COMMIT can't name them: the server has to look into a batch, or the journals may lack the
-        record of a batch.
+        Return None if a COMMIT can't name the parts: a batch has to be decoded, or the journals may lack the record
+        that staged a batch.
         """
         transaction, named = self.transactions.get(transaction_id), []
         if transaction is None or transaction.messages:
@@ -306,19 +309,19 @@ class Staging:
         return found
 
     def others(self, transaction_id: bytes) -> int:
-        """Return the bytes of the records since a transaction began, without its own."""
+        """Return the bytes of the records since a transaction began, without the transaction's own batches."""
         transaction = self.transactions.get(transaction_id)
         return 0 if transaction is None else self.passed - transaction.began_at - transaction.bytes
 
     def forget_numbers(self) -> None:
-        """Forget the records that staged what is staged now: a journal begins, or may begin, after them."""
+        """Forget which records staged the present batches, because a journal may begin after these records."""
         for transaction in self.transactions.values():
             for batches in transaction.parts.values():
                 for batch in batches:
                     batch.number = 0
 
     def drop(self, transaction_id: bytes) -> list[MutableSequence[Any]]:
-        """Forget a transaction and what is staged in it; return the lists of that, which the caller frees in slices."""
+        """Forget a transaction; return the lists of its staged batches, which the caller frees in slices."""
         transaction = self.transactions.pop(transaction_id, None)
         if transaction is None:
             return []
@@ -326,12 +329,12 @@ class Staging:
         return list(transaction.parts.values())
 
     def end(self, transaction_id: bytes) -> list[MutableSequence[Any]]:
-        """Forget a transaction because it was committed; what is staged in it from now on comes too late.
+        """Forget a transaction because it was committed. From now on, batches that are staged in it are dropped.
 
-        Return the lists of what was staged, which the caller frees in slices.
+        Return the lists of its staged batches, which the caller frees in slices.
 
-        The server forgets this before it forgets the application's version. So a batch that runs again is either
-        staged, or recognised as done.
+        The server remembers the commit of the transaction for a shorter time than the application's version. So if a
+        micro-batch runs again, its batches are staged, or its commit is recognised as done.
         """
         freed = self.drop(transaction_id)
         self.record_ended(transaction_id)
@@ -348,7 +351,7 @@ class Staging:
         return [i for i, t in self.transactions.items() if now - t.touched > self._limits.staged_idle_s_max]
 
     def done(self, application: str, version: int) -> int | None:
-        """Return the revision of an application's last version, if that is `version` or later; else None."""
+        """Return the revision of an application's last version, if this version is at least `version`; else None."""
         last = self.versions.get(application)
         return last.revision if last is not None and version <= last.version else None
 
@@ -388,14 +391,14 @@ class Staging:
         return [(name, user) for name in self.versions if (user := self.versions.user_of(name))]
 
     def record_done(self, application: str, version: int, revision: int, now: float, user: str = "") -> None:
-        """Remember an application's last version; a commit without an application asks for no memory."""
+        """Remember an application's last version. A commit that names no application is not remembered."""
         if not application:
             return
         versions, last = self.versions, self.versions.get(application)
         if last is None:
             versions.put(application, CommittedVersion(version, revision, now), user)
         else:
-            # An older version comes with the suffix of another server.
+            # The version may be older than the last one, if it comes with the suffix of another server.
             if last.version <= version:
                 last = CommittedVersion(version, revision, now)
             versions[application] = last._replace(touched=now)

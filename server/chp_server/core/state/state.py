@@ -4,9 +4,9 @@
     sessions   the last batch of each client
     leases     keys that live and expire together
     uuids      those of the latest CHP/1 sets, so that each set is applied once
-    refusals   the latest refused batches, so that one that comes again is refused again, and not acknowledged
+    refusals   the latest refused batches: a batch that comes again is refused again, and not acknowledged
     topics     the logs of messages beside the map (topics.py), without the messages
-    history    the opener of each epoch and its end; it tells whether what another replica holds is part of ours
+    history    the opener and the end of each epoch; they tell whether another server's position is part of our history
     digest     the digest of all records so far (history.py)
 
 The state changes only by records, in the order of their numbers, on the active, on the passive and on recovery alike.
@@ -41,9 +41,9 @@ from .staging import StagedBatch, Staging
 from .topics import Topics
 from .undo_log import Columns, UndoLog
 
-# Items of a list that are packed in one turn, in about 2 ms.
+# A turn packs at most this many items of a list, in about 2 ms.
 SLICE = 16_384
-# Stands for a number of items.
+# As a number of items, this stands for all.
 ALL = 1 << 62
 
 
@@ -75,7 +75,7 @@ def _list(items: Sequence[Any], pieces: list[bytes]) -> Iterator[None]:
 
 
 class SessionRows(Sequence[Any]):
-    """The sessions as a STATE has them. Their runs become objects slice by slice; `runs` must not change."""
+    """The sessions as a STATE has them. Objects for their runs are made slice by slice; `runs` must not change."""
 
     def __init__(self, rows: list[tuple[bytes, int, int, tuple[tuple[int, int], ...], int]], runs: RunTable) -> None:
         self._rows, self._runs = rows, runs
@@ -102,7 +102,7 @@ KEYS_MAX = 10_000
 
 
 class RecentExpiries:
-    """The last keys that expired, and the number since which all of them are known."""
+    """The last keys that expired, and the number after which no expiry has been forgotten."""
 
     def __init__(self) -> None:
         self._at: OrderedDict[str, int] = OrderedDict()  # key -> revision of the record that ended it
@@ -125,20 +125,20 @@ class RecentExpiries:
 
 
 NOBODYS = EpochEntry()
-# Stands for a revision: these batches were skipped.
+# In the runs of a STATE, this in place of a revision says that the batches were skipped.
 NOT_DONE = 0
 
 
-# A text of a refusal has fewer bytes.
+# The bound for unpacking a refusal. Its text always has fewer bytes.
 REFUSAL_TEXT_MAX = 1 << 20
 
 
 class RecentRefusals:
     """The code and the detail of the latest refused batches.
 
-    A batch whose refusal is forgotten is acknowledged if it comes again. So a user's refusals push out no others: the
-    user that has most of them loses its oldest one. Code and detail are kept as bytes, and so is the id of the batch:
-    as objects they would take twice the memory.
+    If a refusal is forgotten and the batch comes again, the batch is acknowledged. So a user's refusals push out no
+    refusals of other users: if the table is full, the user that has most refusals loses its oldest one. The id of the
+    batch, the code and the detail are kept as bytes: as objects they would take twice the memory.
     """
 
     def __init__(self, most: int, owners: dict[bytes, str]) -> None:
@@ -148,7 +148,7 @@ class RecentRefusals:
         self._unowned: Counter[bytes] = Counter()
 
     def add(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
-        """Remember that a batch was refused; beyond the bound a refusal of the user that has most is forgotten."""
+        """Remember that a batch was refused. If there are too many, forget one of the user that has most refusals."""
         client, batch = session_id[:CLIENT_BYTES], session_id + no.to_bytes(8)
         if batch in self._packed:
             self._forget(batch)
@@ -211,10 +211,10 @@ class ReplicatedState:
         self._map = Hashmap()
         # Commits that the map does not have as a whole yet; see `map`.
         self.deferred: deque[DeferredCommit] = deque()
-        # Gatherings that must be told of what is about to change.
+        # Gatherings under way. They must be told of each change before the map gets it.
         self._gathering: deque[Gathering] = deque()
         self.leaving = IncrementalFree()
-        # What changed since the numbers of which an image may be asked for.
+        # The earlier values of keys that have changed since the kept numbers.
         self.undo = UndoLog(self._map, self._free, limits)
         self.access = AccessState()
         self.sessions = Sessions(limits.sessions_max, self.access.owners, limits.runs_max)
@@ -236,19 +236,19 @@ class ReplicatedState:
 
     @property
     def map(self) -> Hashmap:
-        """The hashmap with all that was applied. A look at it first puts the `deferred` commits into it."""
+        """The hashmap with all that was applied. To read this property first puts the `deferred` commits into it."""
         if self.deferred:
             self.catch_up()
         return self._map
 
     @property
     def map_so_far(self) -> Hashmap:
-        """The hashmap without what it does not have yet of `deferred` commits; to look at it costs nothing."""
+        """The hashmap as it is now, which may lack items of `deferred` commits. To read this property is cheap."""
         return self._map
 
     @property
     def keys_at_most(self) -> int:
-        """The number of keys that the map has, or may have with the `deferred` commits."""
+        """An upper bound of the number of keys, with the `deferred` commits."""
         return len(self._map) + sum(commit.items for commit in self.deferred)
 
     def revisions(self) -> Callable[[str, int], int]:
@@ -290,7 +290,7 @@ class ReplicatedState:
     # -- images
 
     def image(self, prefix: str) -> Image:
-        """Begin an image of a prefix as it is now. That of a large map is gathered in the turns to come (`gather`)."""
+        """Begin an image of a prefix as it is now. In a large map, `gather` completes it in later turns."""
         return self.images([prefix])[prefix]
 
     def images(self, prefixes: Iterable[str]) -> dict[str, Image]:
@@ -304,7 +304,7 @@ class ReplicatedState:
         """Begin an image of a prefix, in parts, as it was at a kept number; None if the number is not kept."""
         if number not in self.undo:
             return None
-        # The undo log notes what the rest of a deferred commit changes, too.
+        # The rest of a deferred commit is applied first, so that the undo log notes its changes too.
         self.catch_up()
         deadlines, most = self._map.deadlines, self.limits.gather_items_max
         image = PartedImage(number, prefix, parts, deadlines=deadlines, leaving=self.leaving, most=most)
@@ -332,7 +332,7 @@ class ReplicatedState:
         return bool(self._gathering or self.leaving.lists or self.leaving.dicts)
 
     def go_on(self, shares: int = 1) -> None:
-        """Do some shares of that work; a turn with sets of clients does one."""
+        """Do `shares` shares of the work that `busy` tells of. A turn with sets of clients does one share."""
         for _ in range(shares):
             self.gather()
         self.leaving.step()
@@ -343,7 +343,7 @@ class ReplicatedState:
         return bool(self._gathering) and any(gathering.listing for gathering in self._gathering)
 
     def gather(self) -> None:
-        """Do a turn's share of the oldest image that is not complete; the listing of names goes first."""
+        """Do a turn's share of an image that lists names, if there is one, else of the oldest incomplete image."""
         if self._gathering:
             next((each for each in self._gathering if each.listing), self._gathering[0]).gather()
             if self._gathering[0].done:
@@ -357,7 +357,7 @@ class ReplicatedState:
     # -- records
 
     def apply(self, segment: Segment, revision: int, now: float, *, deferred: bool = False) -> None:
-        """Do what a segment says; with `deferred` the map gets it a slice a turn, or when a caller looks at it."""
+        """Do what a segment says. With `deferred` the map gets it later: a slice a turn, or when `map` is read."""
         if segment.extras and columns.STAGE in segment.extras:
             self.staging.add(segment, now, revision)
             return
@@ -379,7 +379,7 @@ class ReplicatedState:
                 self.ended.note(segment.keys, revision)
 
     def apply_staged(self, batch: StagedBatch, revision: int, now: float) -> None:
-        """Do what a plain batch of a commit says; the map gets it as with `deferred` of `apply`."""
+        """Do what a plain batch of a commit says. The map gets its items later, as with `deferred` in `apply`."""
         self._defer(batch, revision, now)
         if self.lease_of:
             self._detach(batch.written(self.lease_of))
@@ -423,10 +423,10 @@ class ReplicatedState:
         self._record_uuids(extras.get(columns.UUIDS, ()))
 
     def _keep_number(self, number: int | None, forgets: list[int], now: float) -> None:
-        """Forget kept numbers, and keep another one for images of it, that of the record under way."""
+        """Forget some kept numbers. If `number`, that of the record under way, is given, keep it for images."""
         self.undo.drop(forgets)
         if number is not None:
-            # The numbers of the deferred commits are below it.
+            # The deferred commits have lower numbers, so the map must have them before the number is kept.
             self.catch_up()
             self.undo.keep(number, now)
 
@@ -460,7 +460,7 @@ class ReplicatedState:
             self.leases.without(self.lease_of.pop(key), key)
 
     def record_epoch(self, told: Epoch, digest: int) -> None:
-        """Take over an EPOCH record: it tells the store and the server of the epoch."""
+        """Take over an EPOCH record, which names the store and the server that opened the epoch."""
         self.number, self.digest, self.store = told.last, digest, told.store
         began = EpochEntry(told.last, digest, told.server, told.name, told.because, told.wall_ms)
         self.history[epoch_of(told.last)] = began
@@ -490,7 +490,7 @@ class ReplicatedState:
             self.record_batch(session_id, no, revision, now)
 
     def record_batch(self, session_id: bytes, no: int, revision: int, now: float) -> None:
-        """Remember a session's last batch, or that a batch that was skipped is done."""
+        """Remember that a batch of a session is done: its new last one, or one that was skipped before."""
         session = self.sessions.heard(session_id, now)
         if no <= session.no:
             session.fill(no, self.limits.skips_of_session_max)
@@ -536,7 +536,7 @@ class ReplicatedState:
         return opener_of(self.history, number)
 
     def whose(self, number: int) -> list[bytes]:
-        """Return the store and the opener of a number's epoch. A reader that resumes at the number sends them back."""
+        """Return the store, and the opener of a number's epoch. A reader sends both back to resume at the number."""
         return [self.store, self.opener_of(number)]
 
     def is_ours(self, number: int, whose: list[bytes]) -> bool:
@@ -545,9 +545,9 @@ class ReplicatedState:
         return epoch is not None and number <= epoch.last and whose == self.whose(number)
 
     def unseen(self, number: int) -> bool:
-        """Return whether another server issued a number after the histories parted.
+        """Return whether a number is of another server's history, from after the two histories parted.
 
-        This can be told only as far back as the history of epochs is kept.
+        Return False for numbers of epochs that are older than the history that is kept.
         """
         epoch = self.history.get(epoch_of(number))
         ours = epoch is not None and number <= epoch.last
@@ -556,7 +556,7 @@ class ReplicatedState:
     def is_of_others(self, number: int, whose: list[bytes]) -> bool:
         """Return whether a position is known to be of another history than ours.
 
-        Of a number whose epoch is forgotten this is not known.
+        Return False if the number's epoch is older than the history that is kept.
         """
         if epoch_of(number) not in self.history:
             return self.unseen(number)
@@ -569,16 +569,16 @@ class ReplicatedState:
     # -- deadlines
 
     def renew_leases(self, now: float) -> None:
-        """Give every lease its full time again, as a new active does: its owner may have looked for the active."""
+        """Give every lease its full time again, as when this server becomes active: its owner could not refresh it."""
         for lease in self.leases.values():
             lease.deadline = now + lease.ttl_ms / 1000
 
     # -- a message
 
     def measure(self) -> tuple[int, ...]:
-        """Return what the chunks of this state add up to.
+        """Return the numbers by which a receiver checks that it has all chunks of this state.
 
-        These are the map's fingerprint, the staged segments and their bytes, and the scheduled messages and theirs.
+        These are the map's fingerprint, the count and bytes of staged segments, and those of scheduled messages.
         """
         return *self.map.fingerprint(), *self.staging.measure(), *self.topics.schedule.measure()
 
@@ -607,7 +607,7 @@ class ReplicatedState:
         return packing(head, first, sessions, leases, last)
 
     def _owned(self) -> list[Any]:
-        """Return what a state says of rules and owners; nothing if there have never been rules."""
+        """Return the rules and owners as a STATE carries them; an empty list if there have never been rules."""
         if self.access.rules is None:
             return []
         others = [[APPLICATION + name.encode(), user] for name, user in self.staging.owned()]
@@ -651,7 +651,7 @@ class ReplicatedState:
             self.refusals.add(*refusal)
         for transaction_id in ended:
             self.staging.record_ended(transaction_id)
-        # The chunks have brought what is scheduled.
+        # The scheduled messages came with earlier chunks, so the schedule is kept.
         schedule, self.topics = self.topics.schedule, Topics(self.limits)
         self.topics.schedule = schedule
         # A state of an older version says nothing of topics.

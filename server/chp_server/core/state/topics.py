@@ -3,12 +3,12 @@
     place    the active gives messages their offsets, which count from 0 without a gap
     apply    does what the columns of a record say of topics, on the active, on the passive and on recovery
 
-A record says where messages are placed, and does not contain them. They go to the journal beside it,
-a row for each topic and record. So a topic takes little memory, however many messages wait. The first
-message makes a topic that is missing.
+A record says where messages are placed, and does not contain the messages. They go to the journal beside the record,
+as a row for each topic and record. So a topic takes little memory, however many messages wait. The first message makes
+a topic that is missing.
 
-    marks    [offset, bytes, wall_ms] ...    the places where a topic may be cut: the messages between the mark before
-             and this offset take so many bytes, and the last of them is of this time
+    marks    [offset, bytes, wall_ms] ...    the offsets at which a topic may be cut: `bytes` are those of the messages
+             from the previous mark to this offset, and `wall_ms` is the time of the last of these messages
 
 If there are too many marks, they are merged in pairs, so both servers have the same ones. groups.py has the groups of a
 topic, and how far each has come. Pure.
@@ -38,7 +38,7 @@ from .verdicts import Refusal
 
 # A number above every offset.
 ALL = (1 << 62) - 1
-# The bytes of groups and their members that one answer may have.
+# One answer lists groups and their members of at most this many bytes.
 LISTED_BYTES = 1 << 20
 
 
@@ -59,7 +59,10 @@ class TopicLog:
     groups: OfTopic = field(default_factory=OfTopic)
 
     def full(self, messages: int, size: int) -> str:
-        """Return why so many more messages have no room; "" if they have, or if old messages are dropped for them."""
+        """Return why there is no room for this many more messages and bytes.
+
+        Return "" if there is room, or if the topic drops old messages to make room.
+        """
         settings = self.settings
         if why := self.no_group:
             return why
@@ -74,7 +77,7 @@ class TopicLog:
 
     @property
     def no_group(self) -> str:
-        """The reason why the topic takes no messages, because it has no group and needs one; "" if it takes some."""
+        """The refusal of messages for a topic that needs a group and has none; "" if the topic takes messages."""
         if self.groups or not self.settings.require_group:
             return ""
         return f"topic {self.name} takes messages only while it has a group, and has none; subscribe one first"
@@ -125,7 +128,7 @@ class TopicLog:
     def lag(self, group: Group) -> tuple[int, int]:
         """Return the number of messages that a group has not acknowledged, and the time of the first of them.
 
-        The time is that of the next mark, which may be a little late; it is 0 if there is no such message.
+        The time is taken from the next mark, so it may be a little late. It is 0 if there is no such message.
         """
         at = max(self.first, group.floor())
         later = bisect_right(self.marks, at, key=lambda mark: mark[0])
@@ -168,14 +171,14 @@ class Topics:
         self._limits = limits
         self.by_name: dict[str, TopicLog] = {}
         self.made = 0
-        # Topics by id that records of another server have grown. Their messages may be missing here
-        # (missing_messages.py).
+        # Topics by id to which records of another server have added messages. These messages may be missing here
+        # (missing_messages.py). `grown` and `own` have what changed since the last look.
         self.grown: dict[int, TopicLog] = {}
         # Topics by id in which this server has placed messages.
         self.own: dict[int, TopicLog] = {}
         self.groups = Groups(limits, self.by_name)
         self.schedule = Schedule(limits)
-        # topic id -> offset: the journal is to delete the messages below it.
+        # topic id -> the offset below which the journal is to delete the messages.
         self.trimmed: dict[int, int] = {}
         # True if a topic has changed since the last look at `grown`, `own` and `trimmed`.
         self.changed = False
@@ -225,7 +228,7 @@ class Topics:
         self.check_room(taken)
 
     def check_room(self, taken: Counts) -> None:
-        """Raise `Refusal` if one of these topics has no room for so many messages, of so many bytes."""
+        """Raise `Refusal` if one of these topics has no room for its count of messages, or for their bytes."""
         self._check_room(len(taken.keys() - self.by_name.keys()))
         for name, (messages, size) in taken.items():
             topic = self.by_name.get(name)
@@ -245,7 +248,7 @@ class Topics:
     # -- effects of records
 
     def place(self, name: str, count: int, body: bytes, wall_ms: int) -> tuple[TopicLog, list[Any]]:
-        """Give messages the next offsets of their topic; return the topic, and what the record says of them."""
+        """Give messages the next offsets of their topic; return the topic, and the entry for the record."""
         self.changed = True
         topic = self._get(name)
         first = topic.next
@@ -288,7 +291,7 @@ class Topics:
                 self.trimmed[gone.id] = ALL
                 self.groups.removed(name, gone.groups)
                 self.schedule.removed(name)
-        # A topic may exist already, if another server that was active too hands over its record.
+        # The topic may exist already, if the record is from the suffix of another server that was active too.
         elif name not in self.by_name:
             self.made += 1
             self.by_name[name] = TopicLog(name, self.made, Settings.of(settings))
@@ -306,7 +309,7 @@ class Topics:
         return [topic.shown(group, wall_ms) for topic, group in islice(found, most)]
 
     def due(self, wall_ms: int) -> list[list[Any]]:
-        """Return the topics that keep more than they need, each with its new first offset: a column of a record."""
+        """Return, as a column of a record, the topics that keep more than they need, each with its new first offset."""
         found = ((topic, topic.below(wall_ms)) for topic in self.by_name.values() if topic.settings.keep != "all")
         return [[topic.name, below] for topic, below in found if below > topic.first]
 
@@ -319,7 +322,7 @@ class Topics:
 
     @staticmethod
     def gone(ids: Iterable[int]) -> dict[int, int]:
-        """Return the deletion of all messages of topics that were removed."""
+        """Return the entries of `trimmed` that delete all messages of topics that were removed."""
         return dict.fromkeys(ids, ALL)
 
     def floors(self) -> dict[int, int]:
@@ -366,9 +369,9 @@ class Topics:
 
 
 def _starts_of(topic: TopicLog) -> list[dict[str, int]]:
-    """Return a map of the groups that began above offset 0, with their starts; nothing if there are none.
+    """Return a list with one map, group -> start, of the groups that began above offset 0; an empty list if none did.
 
-    It stands behind the groups, where a server of an older version passes over it.
+    The map stands behind the groups, where a server of an older version ignores it.
     """
     starts = {group.name: group.start for group in topic.groups.values() if group.start}
     return [starts] if starts else []

@@ -1,17 +1,18 @@
-"""The undo log: what changed keys were at the numbers of which an image may still be asked for.
+"""The undo log: the earlier values of changed keys, so that an image of a kept number can still be made.
 
-    keep       keeps the state's present number: an image of it can be made from then on
-    before     is called with each segment before the map gets it, and notes what its keys are
-    since      returns what was noted after a kept number; the map with this undone is the map at that number
+    keep       keeps the state's present number: an image at this number can be made from then on
+    before     is called with each segment before the map gets it, and notes the values that its keys have then
+    since      returns what was noted after a kept number; the map with these changes undone is the map at that number
     drop       forgets kept numbers, and what was noted for them alone
 
-The log is a chain of layers. A kept number begins a layer. A change goes into the last layer only, if the layer does
-not have the key yet, so a change costs the same however many numbers are kept. The map at a kept number is the present
-map, with the layers from that number on laid over it, the oldest on top. While no number is kept there is no layer, and
-nothing is noted.
+The log is a chain of layers. Each kept number begins a layer. A change is noted in the last layer only, and only if
+this layer does not have the key yet, so a change costs the same however many numbers are kept. The map at a kept number
+is the present map, with the layers from that number on laid over it, the oldest on top. While no number is kept there
+is no layer, and nothing is noted.
 
-The numbers are kept by records (`columns.IMAGES`), so both servers keep the same ones, and a successor makes the image
-that its predecessor made. The log is in memory and bounded in bytes: beyond the bound the oldest number is lost. Pure.
+Records say which numbers are kept (`columns.IMAGES`), so both servers keep the same numbers, and a successor makes the
+image that its predecessor made. The log is in memory and bounded in bytes: beyond the bound the oldest number is lost.
+Pure.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from chp.batch import Segment
 from chp.hashmap import Hashmap
 from chp.limits import Limits
 
-# Parallel columns: keys, and the value and the revision that each was. Revision 0 says that there was no such key.
+# Parallel columns: keys, and the earlier value and revision of each. Revision 0 says that there was no such key.
 Columns = tuple[list[str], list[bytes], list[int]]
 # The bytes that a key takes in a layer, beside its old value.
 ENTRY_BYTES = 200
-# Columns of so many keys are followed by others, because some columns are looked through, or freed, in one turn.
+# Columns with this many keys get no more keys; the layer then begins other columns. So a turn that reads or frees some
+# columns stays short.
 COLUMN_KEYS_MAX = 4096
 
 
 class Layer:
-    """What keys were before they changed, between a number and the next layer's."""
+    """The earlier values of the keys that changed between the layer's number and the next layer's number."""
 
     __slots__ = ("bytes", "columns", "keys", "number")
 
@@ -50,18 +52,18 @@ class UndoLog:
 
     def __init__(self, hashmap: Hashmap, free: Callable[[list[Any]], None], limits: Limits) -> None:
         self._map, self._free, self._bytes_max = hashmap, free, limits.undo_bytes_max
-        # Each kept number, in order, with the time since which it is kept.
+        # Each kept number, in order -> the time at which it was last kept.
         self.numbers: dict[int, float] = {}
         self.layers: deque[Layer] = deque()
         self.bytes = 0
-        # The numbers that were lost to the bound, until they are reported.
+        # The numbers that were lost because of the bound on bytes, until they are reported.
         self.lost: list[int] = []
 
     def __contains__(self, number: int) -> bool:
         return number in self.numbers
 
     def keep(self, number: int, now: float) -> None:
-        """Keep the number of the map as it is now; it is above those that are kept, or the last of them."""
+        """Keep the number of the present map. It is above all kept numbers, or it is the last of them."""
         if number not in self.numbers:
             self.layers.append(Layer(number))
         self.numbers[number] = now
@@ -81,7 +83,7 @@ class UndoLog:
         return [number for number, kept in self.numbers.items() if kept < since]
 
     def before(self, segment: Segment) -> None:
-        """Note what the keys of a segment are, before it is applied."""
+        """Note the values and revisions of the keys of a segment, before the segment is applied."""
         layer = self.layers[-1]
         known, keys = layer.keys, segment.keys
         if known and not known.isdisjoint(keys):
@@ -105,7 +107,7 @@ class UndoLog:
             self.drop([oldest])
 
     def since(self, number: int) -> list[Columns]:
-        """Return what changed keys were after a kept number, what changed last first."""
+        """Return what was noted after a kept number, the latest changes first."""
         return [columns for layer in reversed(self.layers) if layer.number >= number for columns in layer.columns]
 
     def check(self) -> None:

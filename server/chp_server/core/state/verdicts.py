@@ -1,14 +1,14 @@
 """Verdicts: the values that say what becomes of a KVSET.
 
-    Accept               it is done, in the open record
-    AcceptChp1           a set of CHP/1: it is done, in the open record
-    Commit               it commits staged updates, which become a record of their own
-    Refuse               it is not done, for good
-    Duplicate            it was done, or refused, before
-    Expected             it is not the next batch of its session
-    Unrecorded           it changes nothing, and the server may write nothing
+    Accept               a batch that is done, in the open record
+    AcceptChp1           a set of CHP/1 that is done, in the open record
+    Commit               a batch that commits staged updates, which become a record of their own
+    Refuse               a batch that will never be done
+    Duplicate            a batch that was done, or refused, before
+    Expected             a batch that is not the next one of its session
+    Unrecorded           a batch that changes nothing, while the server may write nothing
     KEY_IN_OPEN_RECORD   the open record has to be committed first
-    UNHEARD              it gets no answer: its client sends it again, or holds it no more
+    UNHEARD              a batch that gets no answer: its client sends it again, or no longer has it
 
 intake.py returns them, and commit.py acts on them.
 """
@@ -24,7 +24,7 @@ from chp.batch import Segment
 
 from .staging import StagedCommit
 
-# The code of a batch that another history has done, maybe in part, and this one has not.
+# The code of a refused batch that another history has done, maybe in part, and this history has not.
 PARTED = "parted"
 PARTED_TEXT = (
     "done in part: two servers were active; a key written on both has the other server's value; read it before a retry"
@@ -43,9 +43,9 @@ class Accept:
     body: bytes
     # The number of its items that were left out, as their keys have a later revision.
     older: int = 0
-    # The users that the session's client and an application get with this batch, if there are rules.
+    # With rules: the clients, applications and groups that get an owner with this batch, and that user.
     owners: Owners | None = None
-    # Segments that must be done first: they end leases or transactions of the user that has most of them.
+    # Segments that must be done first: they end leases or transactions of the user that has the most, to make room.
     makes_room: Sequence[Segment] = ()
 
 
@@ -91,7 +91,7 @@ class Duplicate:
 
 @dataclass(slots=True)
 class Expected:
-    """A batch that is not the next one of its session: the code and detail of the answer. It may be sent again."""
+    """A batch that is not the next one of its session. `code` and `wanted` are the answer. The client may resend."""
 
     batch: BatchId
     code: str
@@ -100,9 +100,9 @@ class Expected:
 
 @dataclass(slots=True)
 class Unrecorded:
-    """A session's next batch, which changes nothing, while the server may write nothing: it is done without a record.
+    """A session's next batch, which changes nothing. The server may write nothing now, so it makes no record of it.
 
-    A client sends one to learn how far the active is (`Clone.sync`).
+    A client sends such a batch to learn how far the active is (`Clone.sync`).
     """
 
     batch: BatchId
@@ -115,15 +115,16 @@ class Other(Enum):
     UNHEARD = "it may follow on a suffix that another server is about to hand over, or it was skipped"
 
 
-# Why such a batch needs a record of its own: in one record, both clients would be told the same revision. Then the
-# first could overwrite a value that it never saw, on the condition that the key still has its revision.
+# The reason for KEY_IN_OPEN_RECORD: if two clients wrote a key in one record, both would get the same revision. Then
+# the first client could overwrite the second's value without having seen it: a set on the condition that the key still
+# has this revision would succeed.
 KEY_IN_OPEN_RECORD: Final = Other.KEY_IN_OPEN_RECORD
 UNHEARD: Final = Other.UNHEARD
 Verdict = Accept | AcceptChp1 | Commit | Refuse | Duplicate | Expected | Unrecorded | Other
 
 
 class Refusal(Exception):
-    """A batch that is understood and not done: its code and detail go to the client."""
+    """The refusal of a batch. The code and the detail go to the client."""
 
     def __init__(self, code: str, detail: object) -> None:
         super().__init__(code, detail)

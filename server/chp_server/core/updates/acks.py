@@ -1,11 +1,13 @@
 """The answers to sets: acknowledgements and refusals of the open record, and those that wait.
 
-    acknowledge, answer        add answers for the open record; only the number of the expected batch is told at once
-    commit                     the record is made: its answers wait now
-    release, release_alone     end a turn: send the answers that the passive has confirmed; or all, without a passive
+    acknowledge, answer        add answers for the open record; only the number of the expected batch is sent at once
+    commit                     lets the answers of the open record wait, once the record is made
+    release, release_alone     at the end of a turn, send the answers that the passive has confirmed; or, without a
+                               passive, all
 
-While a passive is in sync, an answer waits until the passive has confirmed the record, and then says *replicated*. A
-refusal waits too: otherwise a successor that never had the record might do what was refused because of it. Pure.
+While a passive is in sync, an answer waits until the passive has confirmed the record. The answer then says
+*replicated*. A refusal waits too: a batch may be refused because of this record, and a successor that never had the
+record might do the batch. Pure.
 """
 
 from __future__ import annotations
@@ -32,16 +34,17 @@ class Acks:
         # The durability that this server can promise alone: applied, or journaled.
         self.durability = durability
         self._counts = counts
-        # These sessions are asked for batches of so many keys, because others wait for theirs.
+        # Acknowledgements to these sessions ask for batches of at most `bulk_items` keys, because other sessions wait
+        # for their turn.
         self.bulk: Container[bytes] = ()
         self.bulk_items = DEFAULT.shared_batch_items
-        # Answers by the number that they wait for, which the passive must confirm.
+        # Answers that wait, each with the number that the passive must confirm first.
         self.waiting: deque[tuple[int, Runs, list[Frames]]] = deque()
-        # Answers were given up to this number.
+        # The number of the last record whose answers were sent.
         self.answered = 0
         self._runs: Runs = {}
-        # Refusals, and acknowledgements of batches that are in no record. They are complete, and wait for the record
-        # too.
+        # Refusals, and acknowledgements of batches that are in no record. They are complete messages, and also wait for
+        # the open record.
         self._unrecorded: list[Frames] = []
         self._at_once: list[Frames] = []
         self._expected_told: set[bytes] = set()
@@ -63,7 +66,7 @@ class Acks:
                 self.acknowledge(*verdict.batch, verdict.revision)
 
     def acknowledge(self, session_id: bytes, no: int, revision: int) -> None:
-        """Acknowledge a batch that is done, in the session's last run of batches if that has the same revision."""
+        """Acknowledge a batch that is done. It extends the session's last run if the revision is the same."""
         runs = self._runs.setdefault(session_id, [])
         if runs and runs[-1][1] + 1 == no and runs[-1][2] == revision:
             runs[-1][1] = no
@@ -71,9 +74,12 @@ class Acks:
             runs.append([no, no, revision])
 
     def _tell_unrecorded(self, session_id: bytes, no: int, number: int) -> None:
-        """Acknowledge a batch that is in no record, at `number`, which has all that was acknowledged before it.
+        """Acknowledge a batch that is in no record, with the revision `number`.
 
-        It never says *replicated*: the passive has confirmed nothing since the batch came, and may be active by now.
+        All sets that were acknowledged before have revisions up to `number`.
+
+        The answer never says *replicated*: the passive has confirmed nothing since the batch came, and may be active by
+        now.
         """
         told = Ack([[no, no, number]], self.durability)
         self._unrecorded.append(greeting(session_topic(session_id), number, encode(told)))
@@ -83,7 +89,7 @@ class Acks:
         self._unrecorded.append(self._refusal(session_id, no, code, detail, number))
 
     def _tell_expected(self, session_id: bytes, no: int, code: str, wanted: int, number: int) -> None:
-        """Tell a session which batch is expected next; once a record."""
+        """Tell a session which batch is expected next, at most once for each record."""
         if session_id not in self._expected_told:
             self._expected_told.add(session_id)
             self._at_once.append(self._refusal(session_id, no, code, wanted, number))
@@ -106,7 +112,7 @@ class Acks:
             self._runs, self._unrecorded = {}, []
 
     def owe(self, number: int) -> None:
-        """Let something else wait as acknowledgements do; `answered` tells when its turn has come."""
+        """Let an answer that is kept elsewhere wait among acknowledgements; `answered` then tells when it may leave."""
         self.waiting.append((number, {}, []))
 
     # -- of records
@@ -124,7 +130,7 @@ class Acks:
             self._tell(turn, REPLICATED, number)
 
     def release_alone(self, turn: Turn, number: int) -> None:
-        """Send all answers, because no passive will confirm them; they promise what this server alone can."""
+        """Send all answers, because no passive will confirm them. They promise only this server's own durability."""
         while self.waiting:
             self._tell(turn, self.durability, number)
 
@@ -141,7 +147,8 @@ class CountedAcks(Acks):
 
     def __init__(self, durability: int, counts: Counter[str]) -> None:
         super().__init__(durability, counts)
-        # The durability of what the passive, and enough replicas, have confirmed.
+        # The durability that answers promise once the passive has confirmed them: REPLICATED if enough replicas are in
+        # sync, else this server's own (release.py).
         self.worth = REPLICATED
         # Counts the servers that have everything up to a number on disk.
         self.copies_of: Callable[[int], int] = lambda number: 1

@@ -6,15 +6,16 @@
     P+1    a channel, a prefix of CHP/1                      read of all of it        `unheard`
            the channel of a session                          it is the user's own
     P+2    a batch, a set of CHP/1                           write of each key; conditions read it        `check_batch`
-           a commit                                          write of what was staged, and of what it replaces
+           a commit                                          write of the staged keys, and of the replaced subtree
            an application's version, a transaction           it is the user's own
            a group: made, joined, acknowledged, removed      consume of the group
 
-P is the snapshot port, P+1 the publisher, P+2 the collector. Each function returns "" if the user may, or else a text
-for people: what the user may not do, and who may change that.
+P is the snapshot port, P+1 the publisher, P+2 the collector. Each function returns "" if the user has the right, or
+else a text for people: what the user may not do, and who may change the rules.
 
-Without rules everything is allowed. The rules are those at the number that is committed, so a KVSET after a revocation
-is refused. `speaker` is the user of the message in hand, as the shell says; "" for a user that is not known. Pure.
+Without rules everything is allowed. The authorizer always uses the rules at the last committed number, so a KVSET after
+a revocation is refused. `speaker` is the user of the current message, as the shell says; "" if the user is not known.
+Pure.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from ..state.access_state import APPLICATION, GROUP, AccessState
 from ..state.leases import HeldLease
 from ..state.staging import StagedBatch
 
-# The number of session channels whose first subscriber is remembered; it is that of `sessions_max`.
+# The first subscriber is remembered for at most this many session channels: as many as `sessions_max`.
 CLAIMS_MAX = 100_000
 OWN = STX + b"@"
-# Before the frames of a message: a replica sends it for the user whose name follows.
+# A replica puts this frame and the name of a user before a message that it sends for this user.
 VOUCHED = STX + b"vouch" + ETX
 _USER = re.compile(rb"[A-Za-z0-9_-]{1,64}\Z")
-# Subscriptions of P+1 that each user may have: they tell that a server lives, and nothing of what it holds.
+# The subscriptions on P+1 that each user may have. They tell only that the server is alive, and nothing of its data.
 FREE = frozenset({b"HUGZ"})
 FREE_SUBTREES = frozenset({"/.chp/pulse/"})
 # Columns that a user without any right to write may not send.
@@ -50,7 +51,7 @@ OF_WRITERS = frozenset({columns.STAGE, columns.COMMIT, columns.ABORT, columns.ON
 Frames = list[bytes]
 Origin = tuple[str, str]  # the key, and the address
 NOWHERE: Origin = ("", "")
-# The number of characters of a key by which people know it.
+# Logs show this many characters of a client's key.
 KEY_SHOWN = 8
 
 
@@ -70,7 +71,7 @@ def with_user(frames: Frames, others: Frames) -> Frames:
 
 
 class StagedInfo(Protocol):
-    """The part of what is staged that the authorizer looks at."""
+    """The part of `Staging` that the authorizer needs."""
 
     def batches(self, transaction_id: bytes, parts: list[list[Any]]) -> Sequence[StagedBatch]:
         """Return the batches of the named parts."""
@@ -91,7 +92,7 @@ def signer(frames: Frames) -> str:
 class Authorizer:
     """The decision whether a user may do what a message asks for.
 
-    It has the user of the message in hand, and the user that first subscribed to each session's channel (`claims`).
+    It keeps the user of the current message (`speaker`), and the first subscriber of each session's channel (`claims`).
     """
 
     speaker: str = ""
@@ -103,7 +104,9 @@ class Authorizer:
         self.speaker, self.origin = (frames.user, frames.origin) if isinstance(frames, Signed) else ("", NOWHERE)
 
     def vouched(self, granted: AccessState, frames: Frames, at: int, *, keyed: bool) -> Frames:
-        """Return a message that a replica sends for a user, as that user's own; `at` is the place of its first frame.
+        """Return a message that a replica sends for a user, as if the user had sent it.
+
+        `at` is the index of the first frame of the message: with the identity of a connection before it, 1, else 0.
 
         Any other message is returned as it is. Raise `BadInput` if the sender may not speak for others.
         """
@@ -146,7 +149,7 @@ class Authorizer:
         return "the member's lease is another user's; join with a lease of your own"
 
     def _may_use(self, granted: AccessState, owner: bytes) -> bool:
-        """Return whether the speaker may use a lease of this owner: one of its clients, or all of them."""
+        """Return whether the speaker may use a lease of this owner: one of the speaker's clients, or all of them."""
         if owner.startswith(columns.ANYBODY):
             return owner == columns.ANYBODY + self.speaker.encode()
         return self.owns(granted, owner)
@@ -183,7 +186,7 @@ class Authorizer:
     def _not_own(self, granted: AccessState, user: str, topic: bytes) -> str:
         """Return why a session's channel is not the user's; "" if it is.
 
-        It belongs to the user that wrote with the session, or else to the user that subscribed to it first.
+        The channel belongs to the user that owns the session's client, or else to the user that first subscribed to it.
         """
         try:
             client = bytes.fromhex(topic[2:-1].decode("ascii"))[:CLIENT_BYTES]
@@ -225,7 +228,7 @@ def check_batch(granted: AccessState, user: str, session_id: bytes, segment: Seg
 def _of_gateways(secret: bytes, rights: Rights, lease: bytes) -> str:
     """Return why a user may not open a lease of this name; "" if it may.
 
-    Gateways name members so, and readers of everything may have seen such names.
+    Gateways give names of this kind to members, and users that may read everything may have seen some.
     """
     if not secret or "access" in rights.admin or not is_keyed_lease(secret, lease):
         return ""
@@ -250,7 +253,7 @@ def _unwritten(rules: Rules, rights: Rights, user: str, segment: Segment) -> str
     named += extras[columns.TOPIC][:1] if columns.TOPIC in extras else []
     named += [item[0] for name in (columns.SCHEDULE, columns.CANCEL) for item in extras.get(name, ())]
     if columns.GROUP in extras and (extras[columns.GROUP][2] or {}).get("max_deliveries") is not None:
-        # The server will publish there what fails too often.
+        # The server will publish messages that fail too often there, so the user must have the right to write there.
         named.append(dead_topic(*extras[columns.GROUP][:2]))
     for topic in named:
         if not rights.write.covers(f"{TOPICS}{topic}/"):
@@ -280,8 +283,8 @@ def unscheduled(granted: AccessState, user: str, topic: str, unless: str) -> str
 def _anothers(granted: AccessState, user: str, extras: dict[str, Any], staging: StagedInfo) -> str:
     """Return why an application or a transaction of a batch is another user's; "" if none is.
 
-    Without this check a user could count another's application up, or end its transactions,
-    and so undo its work unseen.
+    Without this check, a user could commit versions of another user's application, or end its transactions, and so undo
+    the other user's work without a trace.
     """
     for name in applications(extras):
         if staging.owner_of(name) not in (None, user):
@@ -317,7 +320,7 @@ def _transactions(extras: dict[str, Any]) -> list[bytes]:
 
 
 def _conditions(segment: Segment, extras: dict[str, Any]) -> list[str]:
-    """Return the keys whose revisions the answer may tell."""
+    """Return the keys that the batch has conditions on: the answer may tell their revisions."""
     found = [key for key, _ in extras.get(columns.EXPECT, ())]
     found += [entry[4] for entry in extras.get(columns.SCHEDULE, ()) if entry[4]]
     for name in (columns.CONDITIONS, columns.UNLESS_NEWER):
@@ -326,7 +329,7 @@ def _conditions(segment: Segment, extras: dict[str, Any]) -> list[str]:
 
 
 def _of_groups(extras: dict[str, Any]) -> list[tuple[str, str, bool]]:
-    """Return topic and name of each group that a segment names, and whether it removes it or begins it again."""
+    """Return topic and name of each group that a segment names, and whether the group is removed or begun again."""
     named = [(*extras[columns.JOIN][:2], False)] if columns.JOIN in extras else []
     if columns.GROUP in extras:
         topic, group, settings = extras[columns.GROUP]

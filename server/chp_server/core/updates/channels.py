@@ -5,8 +5,8 @@ at most one BATCH a turn. Each BATCH has the previous number of the same channel
 tell a lost BATCH from updates that do not concern it. A channel keeps the fingerprint of its subtree, and a
 digest of the BATCHes it carried.
 
-Subscribers of CHP/1 are known by topics that are not reserved. They get a KVPUB for each update, before the BATCHes of
-the same turn. So one that subscribed to everything can drop the BATCHes by their number.
+The server knows subscribers of CHP/1 by their topics, which are not reserved. They get a KVPUB for each update, before
+the BATCHes of the same turn. So a subscriber to everything can drop the BATCHes by their number.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from ..state.staging import StagedBatch
 from .listeners import LINGERING_MAX, Listeners
 
 Frames = list[bytes]
-# Up to this many channels, each channel checks a segment itself, which takes two comparisons.
+# With up to this many channels, a segment is compared with each channel's subtree, which takes two comparisons each.
 FEW = 4
-# Keys that a heartbeat looks at for the fingerprints of channels, in some 10 ms.
+# A heartbeat looks at no more than this many keys for the fingerprints of channels, which takes some 10 ms.
 LOOKED_AT_MAX = 1 << 17
-# Prefixes of CHP/1. With one more, all updates are published, and the socket sorts them.
+# The most prefixes of CHP/1. If there are more, all updates are published, and the socket selects those to be sent.
 PREFIXES_MAX = 1000
 
 
@@ -53,13 +53,14 @@ class PublishedChannel:
     last: int
     count: int = 0
     revision_sum: int = 0
-    # True if count and sum are those of the map; under load they are dropped, as in `Hashmap`.
+    # True if `count` and `revision_sum` are those of the map. Under load they are not kept up to date, as in `Hashmap`.
     known: bool = True
-    # An image that counts what is in the subtree; updates that come meanwhile are added up here.
+    # An image whose count of the subtree is awaited. Updates that come meanwhile are added to `count` and
+    # `revision_sum`, which began at 0.
     measuring: Image | None = None
     noted: int = 0
     parts: list[bytes] = field(default_factory=list)
-    # The segments whose encoded form is in `parts`, or None if they are not published.
+    # The segments whose encoded form is in `parts`. A part that is not published is b"", and has no entry here.
     shares: list[Segment | StagedBatch] = field(default_factory=list)
     # The sessions that wrote the parts; b"" stands for the server.
     writers: dict[bytes, None] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class PublishedChannel:
         self.since, self.digest = number, 0
 
     def told(self, origins: list[list[Any]]) -> list[list[Any]]:
-        """Return those of a record's origins that wrote in the subtree; others do not concern its readers."""
+        """Return the origins of a record that wrote in the subtree; other origins do not concern the readers of it."""
         if not self.subtree or not origins:
             return origins
         numbers = dict(origins)
@@ -111,7 +112,7 @@ class PublishedChannel:
         self.known, self.measuring = True, None
 
     def measure_by(self, image: Image) -> None:
-        """Let an image that was just begun count what is in the subtree; no record may be open."""
+        """Let an image that was just begun count the keys of the subtree. The caller has committed the open record."""
         self.count = self.revision_sum = self.noted = 0
         self.known, self.measuring = False, image
 
@@ -154,10 +155,10 @@ class PublishedChannels:
         self._touched: dict[str, PublishedChannel] = {}
         self.listeners = Listeners(limits)
         self.chp1: dict[bytes, None] = {}
-        # The session whose segments are noted now.
+        # The session that wrote the segments that come next.
         self.writer = b""
         self.refused = 0
-        # What makes the BATCHes that each channel publishes in turns to come, in their order.
+        # topic -> functions that make the BATCHes which this channel publishes in later turns, in order.
         self._later: dict[bytes, deque[Callable[[], Frames]]] = {}
         # Subtrees whose fingerprints are wanted, and need a pass over the map.
         self.unmeasured: list[str] = []
@@ -195,7 +196,7 @@ class PublishedChannels:
     def subscribe_chp1(self, prefix: bytes, who: bytes) -> None:
         """Subscribe a CHP/1 connection to the keys with a prefix, or to all keys.
 
-        It gets all keys if it has too many prefixes, or if all connections together have too many.
+        The connection gets all keys if it has too many prefixes, or if all connections together have too many.
         """
         # No key begins with such a prefix.
         if prefix == b"HUGZ" or len(prefix) > self._limits.key_bytes_max:
@@ -231,7 +232,7 @@ class PublishedChannels:
             channel.begin_digest(state.number)
 
     def begin_epoch(self, first: int) -> None:
-        """Begin all digests anew, because an epoch was opened: before it another server may have published."""
+        """Begin all digests anew for a new epoch, because another server may have published before it."""
         self.drop_later()
         for channel in self.by_topic.values():
             channel.begin_digest(first)
@@ -244,10 +245,9 @@ class PublishedChannels:
     def measured(
         self, hashmap: Hashmap, topics: Iterable[bytes] | None = None
     ) -> Iterator[tuple[PublishedChannel, tuple[int, int] | None]]:
-        """Yield channels with their fingerprints; None for a channel whose fingerprint needs a look at all keys.
+        """Yield channels with their fingerprints; None for a channel whose fingerprint would take too long now.
 
-        `unmeasured` names afterwards the subtrees for which a heartbeat had no time: the caller
-        begins one pass for all of them.
+        Afterwards `unmeasured` names these subtrees, and the caller begins one pass over the map for all of them.
         """
         looked, self.unmeasured = 0, []
         for channel in map(self.by_topic.__getitem__, list(self.by_topic if topics is None else topics)):
@@ -262,7 +262,7 @@ class PublishedChannels:
                 yield channel, channel.fingerprint(hashmap)
 
     def measure_by(self, images: dict[str, Image]) -> None:
-        """Let images that were just begun count for the channels of their subtrees, if these have no fingerprint."""
+        """Let images that were just begun count the keys for channels of their subtrees that have no fingerprint."""
         for subtree, image in images.items():
             channel = self.by_topic.get(channel_topic(subtree))
             if channel is not None and subtree and not channel.known and channel.measuring is None:
@@ -292,7 +292,7 @@ class PublishedChannels:
     def gather(self, segment: Segment, encoded: bytes | None) -> None:
         """Give each channel its part of a large segment, and drop the fingerprints: to recompute them is cheaper.
 
-        Without its bytes (`encoded`) nothing is published.
+        If `encoded`, the bytes of the segment, is None, nothing is published.
         """
         for channel, part in self._shares(segment):
             self._take_large(channel, part, None if encoded is None else encoded if part is segment else part.encode())
@@ -326,7 +326,7 @@ class PublishedChannels:
         channel.shares.append(part)
 
     def follow(self, segment: Segment, revision: int, before: Hashmap) -> None:
-        """Update the channels of a passive for a segment, before the map has it; nothing is published."""
+        """Update the fingerprints of a passive's channels for a segment, before the map has it; publish nothing."""
         for channel, part in self._shares(segment):
             if channel.subtree:
                 channel.note(part, revision, before)
@@ -357,7 +357,10 @@ class PublishedChannels:
             channel.take(last)
 
     def publish(self, header: headers.Batch, record_body: bytes, record_crc: int, items: int) -> list[Frames]:
-        """Return the BATCH of each channel that has a part in the record of `items` segments; this takes all parts."""
+        """Return a BATCH for each channel that has parts of the record, and take these parts out.
+
+        `record_body` and `record_crc` are those of the whole record, which has `items` segments.
+        """
         out: list[Frames] = []
         prev, last, number = header.prev, header.last, pack(header.last)
         touched, self._touched = self._touched, {}
@@ -379,7 +382,7 @@ class PublishedChannels:
         return out
 
     def publish_parts(self, first: int, last: int, wall_ms: int, origins: list[list[Any]]) -> list[Frames]:
-        """Return the BATCHes of a record that may be large: several a channel, of which the last has the origins."""
+        """Return the BATCHes of a record that may be large: several a channel, the last one with the origins."""
         out: list[Frames] = []
         for channel, batches in self._in_parts(first, last, wall_ms, origins):
             if channel.topic in self._later:
@@ -389,14 +392,14 @@ class PublishedChannels:
         return out
 
     def publish_later(self, first: int, last: int, wall_ms: int, origins: list[list[Any]]) -> None:
-        """Publish a large record as `publish_parts` does, but a share a turn (`share`)."""
+        """Let a large record be published as by `publish_parts`, but later: a share a turn (`share`)."""
         for channel, batches in self._in_parts(first, last, wall_ms, origins):
             self._later.setdefault(channel.topic, deque()).extend(batches)
 
     def _in_parts(
         self, first: int, last: int, wall_ms: int, origins: list[list[Any]]
     ) -> Iterator[tuple[PublishedChannel, list[Callable[[], Frames]]]]:
-        """Yield each channel that has a part in the open record, with what makes its BATCHes; this takes all parts."""
+        """Yield each channel that has parts of the record, with functions that make its BATCHes. Take the parts out."""
         for channel in self._take_touched():
             at, told = channel.last, channel.told(origins)
             weights = [share.weight for share in channel.shares]
@@ -413,7 +416,7 @@ class PublishedChannels:
 
     @property
     def behind(self) -> bool:
-        """True if a large record is not published as a whole yet."""
+        """True if a part of a large record is not published yet."""
         return bool(self._later)
 
     def drop_later(self) -> None:
@@ -436,8 +439,8 @@ class PublishedChannels:
     def kvpubs(self, segments: Iterable[Segment | StagedBatch], first: int, last: int) -> list[Frames]:
         """Return a KVPUB for each update of first..last that a CHP/1 subscriber may want, in order.
 
-        Where the number moves on without an update, a HUGZ tells it. A subscriber to everything can then drop the
-        greetings and heartbeats that carry the number.
+        If the number rises without an update, a HUGZ tells the new number. A subscriber to everything can then drop the
+        greetings and heartbeats that carry it.
         """
         if not self.chp1:
             return []
@@ -458,7 +461,7 @@ class PublishedChannels:
 
 
 def _one(channel: PublishedChannel, header: headers.Batch, parts: list[bytes]) -> Frames:
-    """Return a BATCH of a channel; the channel's BATCHes have to be made in their order."""
+    """Make a BATCH of a channel. A channel's BATCHes have to be made in order, because each extends the digest."""
     body = encode(header, parts)
     channel.carried(crc32(body))
     return [channel.topic, pack(header.last), b"", b"", body]
@@ -470,7 +473,7 @@ def alive(number: int) -> Frames:
 
 
 def _text_prefix(topic: bytes) -> str | None:
-    """Return the text of a topic, which may end within a character; None if no key can begin with that."""
+    """Return a topic as text; None if no key can begin with it. A character that is cut off at the end is left out."""
     try:
         return topic.decode()
     except UnicodeDecodeError as error:

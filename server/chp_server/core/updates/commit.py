@@ -1,10 +1,11 @@
 """The way of the active from updates to records (SPEC.md, sections 11 and 14).
 
     collect    judges a KVSET (intake.py), applies it (here) and answers it (acks.py)
-    commit     makes the open updates one record of the turn: number, journal, log, channels; its answers wait now
+    commit     makes one record of the open updates: numbers it, adds it to journal, log and channels, and lets its
+               answers wait
 
 Every update of a record gets a number. All keys that a record writes get its first number as their revision. Segments
-go into the record as the bytes in which they came. What the server does by itself, such as expiry, goes the same way.
+go into the record as the bytes in which they came. The server's own updates, such as expiry, become records likewise.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from .refusals import NO_ROW, UnloggedRefusals
 from .resource_limits import ResourceLimits
 from .turn import CurrentTurn
 
-# A client names the batches that it skipped by two numbers of 64 bits. The count adds at most this many at a time.
+# The count of skipped batches grows by at most this at a time, because a client can name any numbers of 64 bits.
 SKIPPED_MAX = 1 << 16
 
 
@@ -58,7 +59,7 @@ def in_parts(
 ) -> Iterator[Record]:
     """Yield the parts of a record that follows on `after`.
 
-    The last part has what is `told`: the origins of the record, and whose each segment is.
+    The last part has the lists in `told`: the origins of the record, and the batch of each segment.
     """
     origins, *whose = told
     first, digest = after.last + 1, after.digest
@@ -71,7 +72,10 @@ def in_parts(
 
 
 def placed_by(segments: Sequence[Segment | StagedBatch], bodies: list[bytes]) -> list[list[int]]:
-    """Return the sizes of the batches of messages that each body placed; empty lists if some bodies are staged."""
+    """Return, for each body, the sizes of the batches of messages that it placed.
+
+    Return empty lists if `segments` lacks the segments of some bodies, because these are staged.
+    """
     if len(segments) != len(bodies):
         return [[]] * len(bodies)
     extras = ({} if isinstance(each, StagedBatch) else each.extras or {} for each in segments)
@@ -79,12 +83,12 @@ def placed_by(segments: Sequence[Segment | StagedBatch], bodies: list[bytes]) ->
     return [[] if column is None else [each[3] for each in column[1]] for column in placed]
 
 
-# Segments, the bytes that stand in a record, and the weights of these.
+# Segments, their bytes as the record has them, and the weights of the segments.
 Weighed = tuple[Sequence[Segment | StagedBatch], list[bytes], list[int]]
 
-# Why messages failed that a member had in hand.
+# The reason that is noted for messages that a member had in hand when it ended.
 MEMBER_ENDED = "the member that had it ended"
-# The bytes up to which the detail of a refusal is remembered.
+# The detail of a refusal is remembered only if it has at most this many bytes.
 REFUSAL_BYTES_MAX = 4096
 
 
@@ -101,9 +105,10 @@ class Committer:
         self.acks = Acks(JOURNALED if durability else APPLIED, self.counts)
         # The owners of clients, applications and groups that got their first owner in the open record.
         self.new_owners: dict[bytes, str] = {}
-        # A commit names staged batches if their journals keep so many bytes of other records, and for so long.
+        # The bytes of records that the journals retain, and the seconds for which they retain them (`_names`).
         self.retains: tuple[float, float] = (inf, inf)
-        # What a lease has in hand of groups that count deliveries, as a column; the coordinator of groups knows it.
+        # Returns the messages that a lease has in hand in groups that count deliveries, as a column of a record. The
+        # group coordinator sets this function.
         self.in_hand: Callable[[bytes, str], list[list[Any]]] = lambda lease_id, why: []
         # The number of keys of ended leases that this turn may still delete.
         self.ends_left = limits.ending_keys_max
@@ -114,10 +119,11 @@ class Committer:
         return self.committed.state.number + 1
 
     def await_suffix(self, until: float) -> None:
-        """Expect the suffix of another server until a time: it may have what a session lacks here.
+        """Expect the suffix of another server until a time: it may have batches that a session lacks here.
 
-        A client that was told to send again from there may not be able to. Then it would open another session, and send
-        the rest beside what comes with the suffix. So it gets no answer for now, and sends again.
+        If such a session were told to send these batches again, its client might no longer have them. Then the client
+        would open another session, and send again what also comes with the suffix. So the client gets no answer for
+        now, and sends its batch again.
         """
         self.view.suffix_due = max(self.view.suffix_due, until)
 
@@ -126,7 +132,7 @@ class Committer:
     def collect(self, frames: list[bytes], turn: CurrentTurn) -> bool:
         """Take a KVSET, of CHP/2 `by_public_id` or of CHP/1; raise `BadInput` if it is malformed.
 
-        Return True if it is plain: it has keys and values alone, and is done in the open record.
+        Return True if the KVSET has only keys and values, and is done in the open record.
         """
         open_record, now = self.open, turn.arrival
         if open_record.bytes and open_record.full(len(frames[-1])):
@@ -183,7 +189,7 @@ class Committer:
         self.committed.channels.writer = session_id
         self.committed.apply(segment, body, revision, now)
         self.open.add(segment, body, batch)
-        # Each client has one entry a turn, as its batches come in order.
+        # A session has one entry in a record: its last batch, because its batches come in order.
         self.open.origins[session_id] = no
         if verdict.owners:
             self.new_owners = verdict.owners | self.new_owners
@@ -194,19 +200,19 @@ class Committer:
         self.acks.acknowledge(session_id, no, revision)
 
     def _given_back(self, nacks: list[list[Any]]) -> list[list[Any]]:
-        """Return what members have in hand that give back all of it, as a column."""
+        """Return, as a column, what those members have in hand that give back everything (a NACK without ranges)."""
         every = ((told, self.in_hand(member, GIVEN_BACK)) for *told, member, back in nacks if not back)
         return [each for told, found in every for each in found if each[:2] == told]
 
     def _end_for_another(self, ended: Segment, now: float) -> None:
-        """End a lease or a transaction of the user that has most of them."""
+        """End a lease or a transaction of the user that has most of them, to make room for another user's."""
         self.counts["ended_for_others"] += 1
         if columns.UNLEASE in (ended.extras or {}):
             self._delete_leased((ended.extras or {})[columns.UNLEASE], now)
         self.add_segment(ended, now)
 
     def _apply(self, verdict: Verdict, now: float) -> None:
-        """Act on a verdict that does no batch now: gather a CHP/1 set, count a duplicate, or remember a refusal."""
+        """Act on a verdict other than `Accept` and `Commit`: add a CHP/1 set, count a duplicate, remember a refusal."""
         if isinstance(verdict, AcceptChp1):
             self.open.chp1.add(verdict.key, verdict.value, verdict.uuid, verdict.properties, verdict.ttl_ms)
             self.open.bytes += len(verdict.key) + len(verdict.value) + len(verdict.properties)
@@ -228,13 +234,13 @@ class Committer:
     # -- batches that are not done here
 
     def _skip_to(self, batch: BatchId, now: float) -> None:
-        """Note that the batches before this one were not done here: its client no longer has them."""
+        """Note that batches before this one are skipped, as the client no longer has them; write refusals first."""
         if self.unwritten.kept:
             self._write_refusals(batch[0], now)
         self._note_skip(batch, now)
 
     def _note_skip(self, batch: BatchId, now: float) -> None:
-        """Record that the batches before this one were skipped. They are done if their server hands them over."""
+        """Record that the missing batches before this one are skipped. A suffix may still bring them."""
         session_id, no = batch
         last = self.open.origins.get(session_id)
         if last is None:
@@ -243,11 +249,11 @@ class Committer:
         if no > last + 1:
             told = Segment([], [], {columns.SKIPPED: [session_id, last + 1, no - 1]})
             self._add(told, told.encode(), now)
-            # A client may name any numbers.
+            # The count is bounded, because a client may name any number.
             self.counts["batches_skipped"] += min(no - 1 - last, SKIPPED_MAX)
 
     def _note_done(self, batches: dict[bytes, int], now: float) -> None:
-        """Record that skipped batches are done now: the server that answered them has handed them over."""
+        """Record that skipped batches are done now, because the suffix of another server brought them."""
         for session_id, no in batches.items():
             if self.committed.state.skipped(session_id, no):
                 told = Segment([], [], {columns.SKIPPED: [session_id, no]})
@@ -277,14 +283,14 @@ class Committer:
         self.open.origins[session_id] = no
 
     def _write_refusals(self, session_id: bytes, now: float) -> None:
-        """Write the refusals of a session that have no row yet, before the next thing that the session does."""
+        """Write the refusals of a session that have no row yet, before a later batch of the session gets a row."""
         if first := self.unwritten.first(session_id):
             self._note_skip((session_id, first), now)
         for no, code, detail in self.unwritten.take(session_id):
             self._write_refusal((session_id, no), code, detail, now)
 
     def write_refusals(self, now: float) -> None:
-        """Write refusals without a row, because the peer is to be active, and might have room for these batches."""
+        """Write refusals that have no row yet, because another server, or new rules, might accept these batches."""
         for session_id in self.unwritten.that_may_be_done():
             if self.open.full(0):
                 return
@@ -354,7 +360,10 @@ class Committer:
     # -- into the open record
 
     def _placed(self, segment: Segment, wall_s: float) -> tuple[Segment, bytes]:
-        """Place the messages of a segment; return the segment of the record, without messages, and its body."""
+        """Give the messages of a segment their offsets; return the segment as the record has it, and its bytes.
+
+        The segment of the record has the offsets in place of the messages.
+        """
         placed = self.open.place(segment, self.committed.state.topics, round(wall_s * 1000))
         return placed, placed.encode()
 
@@ -370,7 +379,7 @@ class Committer:
             self._add(segment, segment.encode(), now)
 
     def recommit(self, turn: CurrentTurn, segments: list[Segment], origins: list[list[Any]]) -> None:
-        """Do again a batch that another history has done: in the open record, or in a record of its own."""
+        """Do a batch of another history here: in the open record, or, if it is large, in a record of its own."""
         segments, now, wall_s = list(segments), turn.arrival, turn.wall_s
         bodies, state = [segment.encode() for segment in segments], self.committed.state
         size, session_id = sum(map(len, bodies)), origins[0][0] if origins else b""
@@ -380,7 +389,7 @@ class Committer:
         for segment in segments:
             if segment.extras and columns.UNLEASE in segment.extras:
                 self._delete_leased(segment.extras[columns.UNLEASE], now)
-        # Messages are placed only now, so that the record before has its own messages alone.
+        # Messages are placed only after the commit above, so that the earlier record does not get them.
         for i, segment in enumerate(segments):
             if segment.extras and columns.PUBLISH in segment.extras:
                 segments[i], bodies[i] = self._placed(segment, wall_s)
@@ -402,7 +411,7 @@ class Committer:
     # -- records
 
     def commit(self, turn: CurrentTurn) -> None:
-        """Make one record of what is open; its answers wait from then on."""
+        """Make one record of the open updates; its answers wait from then on."""
         open_record = self.open
         if open_record.chp1.keys:
             self.flush_chp1(turn.arrival)
@@ -462,7 +471,7 @@ class Committer:
             self._add(done, done.encode(), now, verdict.batch)
             self.open.origins[session_id] = no
         if verdict.owners:
-            # An application gets its user behind the record that counts its version, as it is not known before.
+            # The user of an application is recorded after the commit, because the application is known only then.
             self.new_owners = verdict.owners | self.new_owners
         self.acks.acknowledge(session_id, no, revision)
         self.commit(turn)
@@ -478,10 +487,11 @@ class Committer:
         return self._keep_in_parts(turn, [*gone, *segments, done], [list(batch)], turn.arrival)
 
     def _names(self, staged: StagedCommit, batches: list[StagedBatch], now: float) -> list[list[Any]] | None:
-        """Return the parts of a commit as a COMMIT names them; None if its record has to have the batches.
+        """Return the parts of a commit as a COMMIT names them; None if the record has to contain the batches.
 
-        That is so if it is small, if the peer is of an older version, or if a journal may lack the staged batches: a
-        reader of changes would miss them. So the journals may have let go half of what they retain, at most.
+        The record has to contain them if the commit is small, if the peer is of an older version, or if a journal may
+        lack the staged batches, which a reader of a feed needs. So a COMMIT is used only while the records since the
+        begin of the transaction are at most half of what the journals retain, in bytes and in time.
         """
         staging, (retain_bytes, retain_s) = self.committed.state.staging, self.retains
         large = sum(len(batch.body) for batch in batches) > self.limits.part_bytes
@@ -505,7 +515,7 @@ class Committer:
         (gone, batches), prev, first, origins = made_of, state.number, self.revision, [list(batch)]
         bodies = [segment.encode() for segment in gone]
         items = sum(segment.items for segment in gone) + sum(each.items for each in batches)
-        # Readers get it in parts, each of which takes a number.
+        # Readers get the record in parts, and each part needs a number of its own.
         last = prev + max(items, len(gone) + len(batches) + 1)
         wall_ms = round(turn.wall_s * 1000)
         header = headers.Commit(
@@ -561,7 +571,7 @@ class Committer:
     def _record_in_parts(self, turn: CurrentTurn, done: Weighed, told: list[Any], now: float) -> None:
         """Make a record of what was applied, in as many parts as its size and weight need.
 
-        The last part has what is `told`: the origins of the record, and whose each segment is.
+        The last part has the lists in `told`: the origins of the record, and the batch of each segment.
         """
         committed, state, wall_ms = self.committed, self.committed.state, round(turn.wall_s * 1000)
         segments, bodies, weights = done

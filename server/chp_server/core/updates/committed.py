@@ -1,8 +1,8 @@
 """All that is committed: the state, the latest records and the channels.
 
     keep, open_epoch    add a record of this server
-    follow              adds a record of the active's, or of the journal; a replica publishes it too
-    holds               returns whether the records of another replica are part of this history
+    follow              adds a record that the active sent, or that the journal has; a replica publishes it too
+    holds               returns whether the position of another server is part of this history
 
 Every record extends the digest (history.py). The active's way from updates to records is in commit.py.
 """
@@ -34,8 +34,8 @@ from ..state.state import ReplicatedState
 from .channels import PublishedChannels
 from .turn import Append, Frames, Turn
 
-# A commit of many items, with more than one item for each so many keys of the map, is journaled, published and
-# acknowledged before the map gets it. The client gets its answer earlier, and the sets of others wait for a slice only.
+# A commit of many items, more than the map's keys divided by DEFERRED_SHARE, is journaled, published and acknowledged
+# before the map gets it (`is_much`). So its client gets the answer earlier, and other sets wait only for a slice.
 DEFERRED_SHARE = 8
 
 
@@ -57,16 +57,16 @@ class Committed:
         self.channels = PublishedChannels(limits)
         self.counts: Counter[str] = Counter()
         self._followed_uuids: list[bytes] = []
-        # The parts of a record whose last part is not here yet.
+        # The parts of a record whose last part has not come yet.
         self._parts = Parts()
         # The digest up to the last of these parts.
         self._digest = 0
-        # The bytes of their segments, if they are published.
+        # On a replica: the bytes of the segments in these parts, which are to be published.
         self._bodies: list[bytes] = []
 
     @property
     def busy(self) -> bool:
-        """True while the map, or a channel, has not got the whole of a large commit. Readers that come now wait."""
+        """True while the map, or a channel, lacks items of a large commit. Readers that come meanwhile wait."""
         return bool(self.state.deferred) or self.channels.behind
 
     def keep(self, record: Record, turn: Turn) -> None:
@@ -84,7 +84,8 @@ class Committed:
     def apply(self, segment: Segment, body: bytes | None, revision: int, now: float, *, deferred: bool = False) -> None:
         """Do all that a segment of a record says, on the active, on the passive and on recovery.
 
-        Channels get their part of it before the map does. Without its bytes (`body`) nothing is published.
+        Channels get their parts of the segment before the map gets it. If `body`, the bytes of the segment, is None,
+        nothing is published.
         """
         state = self.state
         if deferred:
@@ -139,14 +140,14 @@ class Committed:
         self.channels.skip(told.last)
 
     def begin_anew(self, before: ReplicatedState) -> None:
-        """Begin with the state that replaced `before` as a whole; the map before is freed a slice a turn."""
+        """Begin with a new state, which has replaced `before` as a whole. The old map is freed a slice a turn."""
         self.state.leaving = before.leaving
         self.state.leaving.add_map(before.map_so_far)
         self.log.clear()
         self.channels.reset(self.state)
 
     def holds(self, proof: Position) -> bool:
-        """Return whether a replica at this position holds nothing that this server lacks."""
+        """Return whether a server at this position has only records that this server has too."""
         if not proof.number:
             return True
         state = self.state
@@ -155,7 +156,7 @@ class Committed:
         return proof.store == state.store and holds(state.history, proof, self.log.digest_at(proof.number))
 
     def proves(self, proof: Position) -> bool:
-        """Return whether a position is a place of this history and has the digest there, which clients are not told."""
+        """Return whether a position is part of this history and has the right digest. Clients are told no digests."""
         tenure = self.state.history.get(epoch_of(proof.number))
         known = tenure is not None and (proof.number == tenure.last or self.log.digest_at(proof.number) is not None)
         return proof.number > 0 and known and self.holds(proof)
@@ -164,13 +165,14 @@ class Committed:
 
     @property
     def followed(self) -> int:
-        """The number of the last record or part, which the next one has to follow."""
+        """The number of the last record, or of the last part of one. The next record or part has to follow on it."""
         return self._parts.last or self.state.number
 
     def follow(self, body: bytes, now: float, wall_s: float | None = None) -> Record:
-        """Apply a record of the active's, or of the journal; the caller has checked that it follows on.
+        """Apply a record that the active sent, or that the journal has. The caller has checked that it follows on.
 
-        A record in parts is applied with its last part, so no reader sees half of it, and no successor takes it over.
+        A record in parts is applied only with its last part. So no reader sees half of a record, and no successor takes
+        over half of a record.
 
         On recovery `wall_s` is given: ttls then count from the moment when the record was made, by this server's wall
         clock. Sessions still count from `now`, because the wall clock may have been set.
@@ -189,7 +191,7 @@ class Committed:
     ) -> Record:
         """Apply a record as `follow` does, given its decoded body.
 
-        Its messages to subscribers are appended to `publish`, if that is given: they are those of the active.
+        If `publish` is given, append to it the messages that the active sent to its subscribers for this record.
         """
         digest = self._digest = link(self._digest if self._parts else self.state.digest, crc32(body))
         staged = list[StagedBatch]()
@@ -204,7 +206,7 @@ class Committed:
         elif isinstance(header, Batch):
             segments = [segment_of(item) for item in items]
             if header.more:
-                # The turn of the last part then need not look at each key.
+                # This computes the bounds now, so that the turn of the last part need not look at each key.
                 _ = [segment.bounds for segment in segments if segment.keys]
             if publish is not None and self.channels.by_topic:
                 self._bodies += items_of(body)
@@ -282,7 +284,7 @@ class Committed:
         return out + self.channels.publish_parts(record.first, record.last, record.wall_ms, record.origins)
 
     def _note_openers(self, record: WholeRecord) -> None:
-        """Note the clients that staged the segments of a record, as far as the record tells whose they are."""
+        """Note the clients that staged the segments of a record, if the record tells the sessions of the segments."""
         staged = [bool(segment.extras and columns.STAGE in segment.extras) for segment in record.segments]
         if not any(staged) or not record.origins:
             return

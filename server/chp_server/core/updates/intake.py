@@ -2,9 +2,9 @@
 
     judge(frames, view, open_record, now) -> a verdict (verdicts.py)
 
-The state has the effects of the open record already, and conditions are checked against the state. So sets
-of CHP/1 that still gather must be put into the record before a batch is judged. The caller must act on a
-verdict before it judges the next KVSET.
+The state has the effects of the open record already, and conditions are checked against the state. So the caller must
+put gathered sets of CHP/1 into the record before it judges a batch. It must act on a verdict before it judges the next
+KVSET.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class StateView:
     small: int
     # The version of the pair: the lower one of its two.
     version: int = VERSION
-    # Until this time another server may hand over what a session did there.
+    # Until this time another server may hand over batches that it has done for a session.
     suffix_due: float = 0.0
 
     def last_no(self, session_id: bytes, open_record: OpenRecord) -> int:
@@ -124,14 +124,15 @@ def _judge_again(batch: BatchId, body: bytes, view: StateView) -> Verdict:
     state = view.committed.state
     refusal = state.refusals.get(session_id, no) or view.unwritten.get(session_id, no)
     if refusal is not None and refusal[0] == "full" and _changes_nothing(body):
-        # It counts as refused because it stands between two batches that were, and needs no room itself.
+        # The batch counts as refused only because it is between two refused batches. It needs no room itself.
         refusal = None
     session = state.sessions.get(session_id)
     known = session is not None and no <= session.no
     if refusal is None and not known and no <= view.unwritten.last(session_id):
         return Unrecorded(batch)
     if refusal is None and state.skipped(session_id, no):
-        # It was not done here, and may have been refused elsewhere. Its client has an answer, and holds it no more.
+        # The batch was not done here, and may have been refused elsewhere. Its client has an answer, and no longer has
+        # the batch.
         return Unrecorded(batch) if _changes_nothing(body) else UNHEARD
     return Duplicate(batch, refusal, session.revision_of(no) if session and known else state.number + 1)
 
@@ -180,12 +181,12 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: StateView, open_recor
 def _recorded(
     segment: Segment, extras: dict[str, Any], whose: LeaseOwner, state: ReplicatedState
 ) -> tuple[Segment, int]:
-    """Return a client's segment as its record has it, and the number of items that are left out as they are older."""
+    """Return a client's segment as its record has it, and the number of items left out because they are too old."""
     older = 0
     if columns.LEASE in extras:
         segment = leases.with_owner(segment, whose)
     if columns.SCHEDULE in extras:
-        # The commit makes times of the delays.
+        # The commit turns delays into times (`timed`).
         segment = with_user(segment, whose.user)
     if columns.ACK in extras and any(len(each) > 4 for each in extras[columns.ACK]):
         acks = without_positions(extras[columns.ACK])
@@ -200,7 +201,7 @@ def _recorded(
 
 
 def _check_access(session_id: bytes, segment: Segment, user: str, state: ReplicatedState) -> Owners:
-    """Check a batch by the rules; return the names that become the user's: the session's client, applications."""
+    """Check a batch by the rules. Return the names that the user owns from now on, such as the session's client."""
     if why := check_batch(state.access, user, session_id, segment, state.staging):
         raise Refusal("access", why)
     return new_owners(state.access, user, session_id, segment.extras or {}, state.staging)
@@ -278,7 +279,10 @@ def _check_expected(extras: dict[str, Any], state: ReplicatedState) -> None:
 
 
 def _was_done(extras: dict[str, Any], user: str, state: ReplicatedState) -> bool:
-    """Return whether an application has done this version, or a later one; then nothing of the batch is done again."""
+    """Return whether an application has done this version or a later one. If so, the caller does nothing of the batch.
+
+    Raise `Refusal` if the version is out of turn, or can't be remembered.
+    """
     if {columns.STAGE, columns.COMMIT} & extras.keys():
         raise BadFrame(
             "'once' can't be used with 'stage' or 'commit'; a commit names its application and version itself"
@@ -312,7 +316,10 @@ def _staged(commit: list[Any], user: str, state: ReplicatedState) -> StagedCommi
 
 
 def newer(segment: Segment, state: ReplicatedState) -> tuple[Segment, int]:
-    """Return a segment without the items whose key has a later revision than they name, and the number of these."""
+    """Return a segment without the items whose keys have a later revision than the item names.
+
+    Also return the number of items that were left out.
+    """
     get = state.revisions()
     mask = [True] * len(segment.keys)
     extras = segment.extras or {}

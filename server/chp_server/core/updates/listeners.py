@@ -1,14 +1,14 @@
 """The topics that each connection listens to on P+1, so that no connection can cancel for another.
 
-libzmq tells the server of each subscription and each cancel. It also tells of a cancel for what its sender
-never subscribed to, and of a second subscription to the same topic. If the server only counted them, one
-stranger could end the channel of all its readers. So each connection has its own set of topics: it can
-cancel only these, and they go when it ends.
+libzmq tells the server of each subscription and each cancel. It also tells of a cancel by a connection that never
+subscribed to the topic, and of a second subscription to the same topic. If the server only counted these events, one
+stranger could end a channel for all its readers. So each connection has its own set of topics. It can cancel only these
+topics, and they are removed when the connection ends.
 
-A topic without listeners lingers for some seconds, since readers come back; then `abandoned` returns it.
+A topic without listeners lingers for some seconds, because readers may come back. Then `abandoned` returns it.
 
-The number of listeners decides how often they hear that the server lives (`HeartbeatInterval`), because each heartbeat
-costs the same, however little it says.
+The number of listeners decides how often they get heartbeats (`HeartbeatInterval`), because each heartbeat costs the
+same, however little it says.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from collections.abc import Container, Iterable
 from chp.keys import channel_topic
 from chp.limits import Limits
 
-# Clients that only look at a server, or only write, listen to nothing else.
+# The channel for heartbeats alone. Clients that only watch a server, or only write, listen to no other channel.
 PULSE = channel_topic("/.chp/pulse/")
-# A reader whose connection broke is back by then.
+# A topic without listeners is kept for this time, in seconds: a reader whose connection broke is usually back by then.
 LINGER_S = 3.0
-# The number of topics that are refused again with each beat.
+# With each beat of the server, refusals are repeated for at most this many topics.
 REFUSED_AGAIN = 100
 # The number of times that a refusal is repeated.
 REFUSED_TIMES = 5
-# The number of topics that may linger; each costs as much as one that has listeners.
+# At most this many topics linger. Each costs as much as a topic that has listeners.
 LINGERING_MAX = 1000
-# The number of heartbeats to all listeners together; each takes some 20 us of a core, on this side alone.
+# The server sends about this many heartbeats to all listeners together in a second. Each takes the server some 20 us.
 HEARTBEATS_A_SECOND = 1000
-# The longest interval; a client waits for four of them before it gives up a server that was stopped.
+# The longest interval of heartbeats, in seconds. A client waits for four intervals before it gives up a server.
 PACE_S_MAX = 2.0
 # Floats are compared with this tolerance.
 A_LITTLE = 1e-9
@@ -48,9 +48,9 @@ class Listeners:
         self.readers = 0
         # The listeners of all topics; a connection with two topics counts twice.
         self.total = 0
-        # Topics without listeners and the time since when, the longest first.
+        # Topics without listeners, each with the time when the last listener left, the earliest first.
         self._lingering: dict[bytes, float] = {}
-        # connection -> topics without room -> how often the refusal is still repeated.
+        # connection -> topic for which there is no room -> how many times the refusal is still to be repeated.
         self._refused: dict[bytes, dict[bytes, int]] = {}
 
     def has(self, who: bytes, topic: bytes) -> bool:
@@ -71,8 +71,8 @@ class Listeners:
     def refused_again(self) -> list[bytes]:
         """Return topics whose subscribers are to be told again that there is no room.
 
-        The first refusal may have been dropped: a client that subscribes to much at once is sent as many greetings. It
-        is repeated a few times, as a client may count its wait from the last one.
+        The first refusal may have been dropped: a client that subscribes to many topics at once is sent as many
+        greetings. A refusal is repeated a few times, because a client may count its wait from the last refusal.
         """
         out: list[bytes] = []
         for who in list(self._refused)[:REFUSED_AGAIN]:
@@ -131,7 +131,10 @@ class Listeners:
             self._lingering[topic] = now
 
     def abandoned(self, now: float, room: int = LINGERING_MAX) -> list[bytes]:
-        """Forget and return topics that have had no listener for long, and the oldest beyond `room` that linger."""
+        """Forget and return topics that have had no listener for `LINGER_S`.
+
+        If more than `room` topics linger, return those too that have had no listener for longest.
+        """
         over = len(self._lingering) - room
         out = [topic for i, (topic, since) in enumerate(self._lingering.items()) if i < over or now - since >= LINGER_S]
         for topic in out:
@@ -144,7 +147,7 @@ class HeartbeatInterval:
 
     With few listeners each channel has a HEARTBEAT with each beat of the server. A round is one HEARTBEAT of each
     channel, in equal shares over several beats. The HEARTBEATs of a round tell the listeners how long the next round
-    will take, because the listeners count silence by that. A round that is shorter than the one told may begin at once.
+    will take, because the listeners judge silence by this time. So a round may be shorter than was told, never longer.
     """
 
     def __init__(self, heartbeat_s: float) -> None:
@@ -156,10 +159,10 @@ class HeartbeatInterval:
         self._began = self._round_s = 0.0
 
     def share(self, topics: Iterable[bytes], there: Container[bytes], listening: int, now: float) -> list[bytes]:
-        """Return the topics of this beat, without those that are no longer `there`.
+        """Return the topics that get a HEARTBEAT with this beat, without those that are no longer in `there`.
 
-        `topics` are all topics: the next round takes them when this one is over. A round of few topics has beats
-        without one.
+        `topics` are all topics: the next round takes them when this round is over. If a round has few topics, some of
+        its beats have none.
         """
         if self._told == len(self._topics):
             wanted_s = min(PACE_S_MAX, listening / HEARTBEATS_A_SECOND)

@@ -1,8 +1,8 @@
-"""The open record: the segments that were done since the last record, and whose they are (SPEC.md, section 16).
+"""The open record: the segments that were done since the last record, and the batch of each (SPEC.md, section 16).
 
-Segments stand in it as the bytes in which they came, and the map has them already. Sets of CHP/1 gather
-beside them until they become a segment. All get the number after the state's as their revision. The record
-is bounded, because it has to fit a frame.
+The record has the segments as the bytes in which they came, and the map has their updates already. Sets of CHP/1 gather
+beside the segments until they become a segment too. All written keys get the state's number plus 1 as their revision.
+The size of the record is bounded, because it has to fit a frame.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..state.verdicts import BatchId
 
 
 class Chp1Sets:
-    """The sets of CHP/1 that gather to a segment."""
+    """The sets of CHP/1 that are gathered into one segment."""
 
     def __init__(self) -> None:
         self._begin()
@@ -66,9 +66,9 @@ def _sparse(extras: dict[str, Any], name: str, place: int, value: object) -> Non
     column[1].append(value)
 
 
-# The bytes of a record beside its segments: the origins of one turn, at most `ORIGINS_MAX`.
+# The most bytes of a record beside its segments: mainly its origins, of which there are at most `ORIGINS_MAX`.
 HEADER_BYTES_MAX = 1 << 16
-# The bytes of messages in one row; one batch may have more, as readers get whole batches.
+# The most bytes of messages in one row. A row of a single batch may have more, because readers get whole batches.
 ROW_BYTES = 1 << 19
 # The batch id of a segment that belongs to no session: CHP/1 or the server itself made it.
 NOBODYS = (b"", 0)
@@ -88,7 +88,7 @@ class OpenRecord:
         self.segments: list[Segment] = []
         self.bodies: list[bytes] = []
         self.origins: dict[bytes, int] = {}  # session -> its last batch in the record
-        # Session, batch and number of segments, in order; a segment of the server has no session.
+        # (session, batch, number of its segments) in the order of the segments; b"" as session for the server's own.
         self.whose: list[tuple[bytes, int, int]] = []
         self.items = 0
         self.bytes = 0
@@ -98,7 +98,7 @@ class OpenRecord:
         self._message_bytes = 0
 
     def full(self, size: int) -> bool:
-        """Return whether it must be committed before `size` more bytes, because it has to fit a frame."""
+        """Return whether the record must be committed before `size` more bytes are added."""
         if not self.bytes:
             return False
         limits = self.limits
@@ -179,15 +179,15 @@ class OpenRecord:
         ]
 
     def attribute(self, batch: BatchId, n: int) -> None:
-        """Note that the next `n` segments are a batch's."""
+        """Note that the next `n` segments belong to a batch."""
         if self.whose and self.whose[-1][:2] == batch:
             n += self.whose.pop()[2]
         self.whose.append((*batch, n))
 
     def told_whose(self) -> tuple[list[list[Any]], list[Any]]:
-        """Return the end of the record's header: its origins, and whose each segment is.
+        """Return the end of the record's header: its origins, and the session and batch of the segments.
 
-        The second is left out if all segments are of one batch, or all of the server.
+        The second list is empty if all segments are of one batch, or all are the server's own.
         """
         origins, whose = list(map(list, self.origins.items())), self.whose
         if len(whose) <= 1 and len(origins) <= 1 and bool(whose and whose[0][0]) == bool(origins):

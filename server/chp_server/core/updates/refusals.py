@@ -5,12 +5,13 @@ such rows. So this server keeps some refusals here, in memory, and writes no row
 
     - the batch is malformed or too large for any server, and nothing was done for its session yet
     - the rules deny the batch, and nothing was done for its session yet; these are written before the rules change
-    - there is no room for the batch, of whatever session, and the disk has little space left
+    - there is no room for the batch, and the disk has little space left; here the session does not matter
 
 A batch that changes nothing (a client's `sync`) leaves no row either, while the server may write nothing.
 
-When a later batch of the session is done, or is refused with a row, the refusals kept here are written with it. Of each
-session the last number and the reason are kept. The sessions that were heard longest ago are forgotten. Pure.
+When a later batch of the session is done, or is refused with a row, the refusals kept here are written with it. The
+last number and the last reason of each session are kept. If there are too many sessions, the session that was heard
+longest ago is forgotten. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-# The number of a session's latest refusals that are written; no copy of an earlier batch is under way any more.
+# At most this many of a session's latest refusals are written. Copies of earlier batches can't be under way any more.
 WRITTEN_MAX = 64
 # The codes of batches that no server would ever do.
 FOR_EVER = frozenset({"bad", "size"})
@@ -30,7 +31,8 @@ NO_ROW = FOR_EVER | {"access"}
 class UnloggedRefusal:
     """The batches of a session that were refused since its last row, and the session's last number.
 
-    Batches that change nothing may be between and behind these. One between two refused ones counts as refused.
+    Batches that change nothing may be between and behind these batches. Between two refused batches, such a batch
+    counts as refused.
     """
 
     last: int
@@ -71,7 +73,7 @@ class UnloggedRefusals:
         return 0 if kept is None else kept.last
 
     def first(self, session_id: bytes) -> int:
-        """Return the number of a session's first batch that was refused and is kept; 0 if none is."""
+        """Return the number of the first batch of a session whose refusal is kept; 0 if there is none."""
         kept = self.kept.get(session_id)
         return 0 if kept is None else kept.first_refused
 

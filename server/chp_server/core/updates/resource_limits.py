@@ -9,10 +9,11 @@ make the map larger: sets, staged updates and their commit, new leases. Deletes,
 reserve that the bounds leave.
 
 If half of the disk's reserve is used up, refusals leave no rows any more (refusals.py). The server becomes *read-only*
-if only an eighth of the reserve is left. It does so too if the journal found no room at all, or if the journal's file
-was removed. Then it writes nothing, so a disk without a free byte stops neither reads nor heartbeats.
+if only an eighth of the reserve is left, if the journal found no room at all, or if the journal's file was removed. A
+read-only server writes nothing, so a disk without a free byte stops neither reads nor heartbeats.
 
-Before all this, below RETAIN_TIMES the reserve, the shell lets the journal delete records that it would retain.
+Before all this, if less than RETAIN_TIMES the reserve is free, the shell lets the journal delete records that the
+journal would otherwise retain.
 
 Some way before a bound the server is *tight*: then the active hands over, if the passive is not tight. A
 server that was full takes sets again only when it is not tight any more. So it does not change its mind
@@ -31,14 +32,14 @@ from ..state.state import ReplicatedState
 from ..state.verdicts import Refusal
 
 MIB = 1 << 20
-# A set is stored this many times: as a row and in the write-ahead log, or as a value and in its record.
+# A set is stored this many times: on disk as a row and in the write-ahead log, in memory as a value and in its record.
 COPIES = 2
 ADDRESS_MARGIN = 16 * MIB
 # The shares of the disk's reserve: below a half, refusals leave no rows; below an eighth, the server is read-only.
 SPARING_SHARE, READ_ONLY_SHARE = 2, 8
-# Below so many times the reserve, the journal retains fewer records.
+# If less than this many times the reserve is free, the journal retains fewer records.
 RETAIN_TIMES = 4
-# Bytes of sets that no server takes between two measurements, which are a second apart.
+# Between two measurements, which are a second apart, no server takes as many bytes of sets as this.
 AMPLE = 1024 * MIB
 
 
@@ -55,7 +56,7 @@ class ResourceUsage:
     journal_full: bool = False
     # True if the journal could not even be written to.
     read_only: bool = False
-    # True if the journal's file was removed; then no start of a server would find what is written to it.
+    # True if the journal's file was removed. Then a server that starts again would not find what is written now.
     gone: bool = False
 
 
@@ -72,7 +73,7 @@ class ResourceLimits:
         self._seen = seen
         # The bytes of sets that were done since the measurement.
         self.taken = 0
-        # As long as fewer bytes than this are taken, nothing can have become tight.
+        # While at most this many bytes are taken, the server can't have become tight; 0 if this is not known.
         self.ample = 0
         self.full = self.full and bool(self.tight)
         if self._keys_max is None and not self.full and not self._short(AMPLE, margins=True):
@@ -120,7 +121,7 @@ class ResourceLimits:
     def has_disk_for(self, size: int) -> bool:
         """Return True if a snapshot of the journal of so many bytes may be written.
 
-        It leaves the reserve. If the reserve is used already, the snapshot may use a part of it.
+        The snapshot must leave the reserve free, or half of it if the server is `short_of_disk`.
         """
         free, kept = self._seen.disk_free, self._disk_free_min
         if self.short_of_disk and not self._seen.journal_full:

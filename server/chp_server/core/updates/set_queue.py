@@ -1,4 +1,4 @@
-"""The sets that have come and are not done yet: a queue for each session, which a turn serves in turn.
+"""The sets that have come and are not done yet: a queue for each session. Turns serve the sessions round robin.
 
 A small set of a session that has nothing here is not queued: the core does it at once. So a client that writes much
 waits in its own queue, and the others do not wait behind it. `take` goes round the sessions: each visit serves sets of
@@ -17,16 +17,20 @@ from chp.limits import Limits
 
 Frames = list[bytes]
 
-# What a visit serves of one session: sessions with small batches get as much as those with large ones.
+# A visit serves about this many bytes of one session, so sessions with small batches get as much as those with large
+# batches.
 VISIT_BYTES = 64 << 10
 # The sets of CHP/1 have no session, and wait together.
 CHP1 = b""
-# The body of a KVSET without keys begins so.
+# The body of a KVSET without keys begins with these bytes.
 WITHOUT_KEYS = b"\x93\x90\x90"
 
 
 def turn_bytes(frames: Frames, share: int) -> int:
-    """Return the bytes that a KVSET counts in a turn: a share if it has only messages, which are not published."""
+    """Return the bytes that a KVSET counts for the length of a turn.
+
+    A KVSET without keys, such as one with messages, counts 1/`share` of its size, because messages are not published.
+    """
     size = sum(map(len, frames))
     return size // share if len(frames) > 4 and frames[4].startswith(WITHOUT_KEYS) else size
 
@@ -63,7 +67,7 @@ class SetQueue:
             queue.append(frames)
 
     def take(self, bytes_max: float) -> Iterator[Frames]:
-        """Yield sets of each session in turn, with about `bytes_max` in all; at least one set."""
+        """Yield sets, going round the sessions, with about `bytes_max` bytes in all, but at least one set."""
         taken = 0
         while self.sessions and not taken >= bytes_max:
             session, queue = next(iter(self.sessions.items()))

@@ -14,7 +14,7 @@ it from the first field to the last:
     8  confirm      tell the peer what this server now has in its journal
     9  replies      send the other answers on the snapshot port
     10 facts        write to the log
-    11 reads        read the journal, with all that this turn has written; the core gets the result before the next turn
+    11 reads        read the journal, which has this turn's writes by now; the core gets the result before the next turn
     12 copies       begin backups and restores that an operator asked for, with the next turn
 """
 
@@ -34,7 +34,7 @@ ALREADY = "already"
 
 @dataclass(slots=True)
 class Update:
-    """The last update of a key in a suffix, and what becomes of it; `value` is None for a delete."""
+    """The last update of a key in a suffix, and the outcome of its replay; `value` is None for a delete."""
 
     key: str
     value: bytes | None
@@ -78,7 +78,7 @@ class DropAfter:
 
 @dataclass(slots=True)
 class Remember:
-    """An order to the journal: keep a small value that a start needs, whatever the records are."""
+    """An order to the journal: keep a small value that a starting server needs. It does not depend on records."""
 
     key: str
     value: bytes
@@ -103,7 +103,7 @@ JournalOp = Append | Replace | DropAfter | Remember | Fill | Trim
 
 @dataclass(slots=True)
 class Save:
-    """An order to write a file of updates of this server that are not history, each with what became of it."""
+    """An order to write a file with updates of this server that are not history, and the outcome of each."""
 
     name: str
     updates: list[Update]
@@ -128,7 +128,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ReadMessages:
-    """A request for rows of a topic from an offset on, of records up to `number`; about `bytes_max`, at least one."""
+    """A request for rows of a topic from an offset on, of records up to `number`.
+
+    The rows have about `bytes_max`, but there is at least one row if the journal has any.
+    """
 
     topic: int
     offset: int
@@ -199,21 +202,22 @@ class CurrentTurn:
 
     # The time when the turn began, by the monotonic clock.
     now: float
-    # A time by which the message in hand had arrived; ttls count from it.
+    # A time at which the current message had arrived already; ttls count from this time.
     arrival: float = 0.0
     # The wall clock when the turn began.
     wall_s: float = 0.0
     # The number that the journal had when the turn began.
     written: int = 0
     effects: Turn = field(default_factory=Turn)
-    # The channels that a turn has greeted, and the effects of that turn: other effects are of a new turn.
+    # The channels that were greeted with the turn whose effects are `_greets_with`. Other effects mean a new turn.
     _greeted: set[bytes] = field(default_factory=set)
     _greets_with: Turn | None = None
 
     def greets(self, topic: bytes) -> bool:
-        """Note that a channel is greeted with this turn. Return False if it is already.
+        """Note that a channel is greeted with this turn. Return False if it was greeted already.
 
-        All that subscribe in one turn hear the same greeting. Otherwise n readers that come at once would each hear n.
+        All clients that subscribe to a channel in one turn get the same greeting. Otherwise n readers that come at once
+        would each get n greetings.
         """
         if self._greets_with is not self.effects:
             self._greets_with, self._greeted = self.effects, set()
@@ -222,5 +226,5 @@ class CurrentTurn:
         return news
 
     def arrived(self, now: float) -> None:
-        """Note the time by which the next messages have arrived; it may be after the turn began."""
+        """Note a time at which the next messages had arrived already; it may be later than the begin of the turn."""
         self.arrival = now

@@ -3,10 +3,10 @@
     run, insert                  statements with `?` for a value; rows into one of the tables (sql_tables.py)
     begin, commit, rollback      one transaction at a time
     translate                    the driver's errors, as errors of a journal
-    set_aside, close             move damaged rows aside; end
-    spare, shrink, size          tell what is free within; give room back; tell how much is taken
+    set_aside, close             move damaged rows aside; end the connection
+    spare, shrink, size          return the free bytes inside; give room back; return the bytes that are taken
 
-A database knows nothing of numbers, checksums or snapshots. It is connected, and owned, once it is constructed.
+A database knows nothing of numbers, checksums or snapshots. Its constructor connects, and takes the lock.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,11 +23,11 @@ Tables = Iterable[tuple[str, Rows]]
 class Database(Protocol):
     """A connection to a database, as the module describes it."""
 
-    # The name in errors.
+    # The name of the database in errors.
     place: str
     # The reason why nothing can be written any more.
     broken: str
-    # A finding of the start, for the report.
+    # The text for the report about what the start found.
     note: str
     driver_error: type[Exception]
 
@@ -50,9 +50,10 @@ class Database(Protocol):
         """Return the driver's error as one of ours; the connection is `broken` after some."""
 
     def set_aside(self, floor: int, end: int, kept: Tables) -> int:
-        """Move all rows aside, durably, but those with floor < first and last <= end; return how many, or -1.
+        """Move all rows aside, durably, except those with floor < first and last <= end.
 
-        `kept` is all that remains, for a database that writes a new file.
+        Return how many rows were moved, or -1 if that is not known. `kept` is all that remains, for a database that
+        writes a new file.
         """
 
     def spare(self) -> int:

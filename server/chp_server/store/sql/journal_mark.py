@@ -1,20 +1,20 @@
-"""The mark beside a journal: how far the journal has been, so that one that was cut short does not pass for whole.
+"""The mark beside a journal: it tells how far the journal has been, so that a start notices if it was cut short.
 
     DIR/journal.sqlite.mark     "CHPMARK1", journal's id, boot, sync mode, CRC-32        made anew when it is opened
     DIR/postgresql-ID.mark      at octet 64: last number, CRC-32                         written at every commit
 
 Checksums and the chain of rows verify a journal, but a chain that ends sooner is still a chain. A log that was cut,
-removed, or put back from an earlier day leaves no trace in the journal. The mark shows it. The mark is written after
+removed, or put back from an earlier day leaves no trace in the journal. The mark shows such a loss. It is written after
 the commit and before any acknowledgement, so it is never ahead of a sound journal. Before a commit that takes rows
-back, the mark goes back first. It is synced only with the snapshots (16 octets into the page cache cost a microsecond):
-after a power cut it may be behind, which hides a loss and never invents one. If the journal itself is not synced
+back, the mark goes back first. It is synced only with the snapshots (16 octets into the page cache cost a microsecond).
+So after a power cut it may be behind, which can hide a loss but never invents one. If the journal itself is not synced
 (`interval`, `off`), a mark of an earlier boot may be ahead of what a power cut left, as these settings allow; so the
 boot is part of the mark.
 
-A mark appears whole, by rename, and is then written within one sector. So a mark that can't be read is damaged. It is
-refused as a damaged journal is, since it can't tell any more that nothing is missing. The mark of a store in PostgreSQL
-lies in the server's data directory: it shows a database that was put back to an earlier day, or whose standby took over
-with less.
+A mark appears whole, by rename, and is then written within one sector. So a mark that can't be read is damaged. A start
+refuses it like a damaged journal, since it can't tell any more that nothing is missing. The mark of a store in
+PostgreSQL lies in the server's data directory: it shows a database that was put back to an earlier day, or whose
+standby took over with less.
 """
 
 import os
@@ -34,13 +34,13 @@ _AT = 64
 # A mark that seems damaged is read this many times.
 LOOKS = 3
 _MAGIC = b"CHPMARK1"
-# It stands in the place of a boot, and says nothing of the machine that keeps the journal.
+# This value stands in the place of the boot if another machine keeps the journal, whose boots are not known here.
 _ELSEWHERE = b"\xff" * 16
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class HighWaterMark(NamedTuple):
-    """The content of a mark: the journal has been at `number`, and the disk has to have that if it is `certain`."""
+    """The content of a mark: the journal has been at `number`; if `certain`, the disk must have all up to it."""
 
     store: bytes
     number: int
@@ -54,7 +54,7 @@ def mark_path(path: Path) -> Path:
 
 def read_mark(path: Path) -> HighWaterMark | None:
     """Return the mark of the journal at `path`, or None; raise `JournalDamaged` if the mark can't be read."""
-    # The mark may be written just now.
+    # A server may be writing the mark at this moment, so a mark that seems damaged is read again.
     for _ in range(LOOKS):
         try:
             data = mark_path(path).read_bytes()
@@ -88,7 +88,7 @@ class MarkFile:
 
     def __init__(self, path: Path, store: bytes, sync: str, number: int, boot: bytes = b"") -> None:
         self.number = number
-        # A number that is still to be reached again: the mark does not go below it.
+        # The mark does not go below this number, which the journal is still to reach again.
         self.floor = 0
         self._store = store
         self._place = str(mark_path(path))
@@ -131,8 +131,8 @@ class MarkFile:
 class JournalMark:
     """The mark of one journal: that of an earlier run, and from `follow` on the one that this run writes.
 
-    Without a `path` there is no mark. `owned` says that no other server writes it meanwhile. `same_host` says that the
-    journal loses no written data while this machine runs on.
+    Without a `path` there is no mark. `owned` says that no other server writes the mark meanwhile. `same_host` says
+    that the journal loses no written data while this machine runs on.
     """
 
     def __init__(self, place: str, path: Path | None, options: Options, *, owned: bool, same_host: bool = True) -> None:
@@ -155,7 +155,8 @@ class JournalMark:
     def beyond(self, store: bytes, last: int) -> int:
         """Return the number beyond `last` at which journal `store` has been; 0 if there is none.
 
-        Without a sync at each commit, a power cut may leave less than the mark of an earlier boot.
+        Without a sync at each commit, a power cut may leave less than the mark of an earlier boot tells. Then the
+        result is 0, with a note.
         """
         if self._file is not None:
             return self._file.number if self._file.number > last else 0
@@ -184,7 +185,7 @@ class JournalMark:
             self._file.floor = floor
 
     def move(self, last: int, *, committed: bool) -> None:
-        """Follow the journal: forward after a commit, back before it."""
+        """Move the mark with the journal: forward after a commit, and back before a commit that drops rows."""
         if self._file is not None and (committed or last < self._file.number):
             self._file.write(last)
 

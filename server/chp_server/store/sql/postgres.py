@@ -1,15 +1,15 @@
-"""PostgreSQL as the database of a journal, through psycopg 3: for operators who run one anyway, with its backups.
+"""PostgreSQL as the database of a journal, through psycopg 3: for operators who run it anyway, with its backups.
 
-    postgresql://user@host/database?schema=chp_primary      (schema: "chp" unless given; one a server)
+    postgresql://user@host/database?schema=chp_primary      (schema: "chp" unless given; each server has its own)
 
 - A session-level advisory lock on the schema's name keeps other servers off; it ends with the connection. So a lost
-  connection is final: another server may own the journal by now, and this one stays broken until it is reopened.
+  connection is final: another server may own the journal by now, and the object here stays broken until it is reopened.
 - sync="always" is synchronous_commit=on. "interval" and "off" turn it off: the database then flushes by itself within
   three times its wal_writer_delay (0.6 s by default), and `durability` is 0.
 - A silent database must not hold a server for ever. The server gives up after `silent_s` without a byte (30, or
   ?silent_s= in the URL), and the connection is lost; a shorter stall is only a pause. The database ends the session of
-  a server that it can't reach in half of that, or its lock would keep the server off when it returns: by itself the
-  database's kernel takes two hours to notice.
+  a server that it can't reach after half of that time. Otherwise the session's lock would keep the server off when it
+  returns, as the database's kernel alone takes two hours to notice a lost connection.
 - COPY adds rows. Bodies are stored uncompressed (storage EXTERNAL), since they are checksummed and often dense.
 - Damaged rows move to the table `aside`.
 """
@@ -46,7 +46,7 @@ SCHEMA = """
     ALTER TABLE messages ALTER COLUMN body SET STORAGE EXTERNAL;
 """
 LOCK_WAIT_MS = 2000
-# The default, unless the URL has a connect_timeout.
+# The server waits this many seconds for a connection, unless the URL has a connect_timeout.
 CONNECT_S = 10
 SILENT_S = 30.0
 _TYPES = {"rows": ["int8"] * 5 + ["bytea"], "chunks": ["int8", "int8", "bytea"], "meta": ["text", "bytea", "int8"],
@@ -109,11 +109,11 @@ class PostgresDatabase:
             self.run(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')
         self.run(f'SET search_path TO "{self.schema}"')
         if not writable:
-            # The journal is from before there were messages.
+            # An older journal has no table of messages, so an empty one is used.
             if next(iter(self.run("SELECT to_regclass('messages')::text")))[0] is None:
                 told = "id, topic, first, count, number, wall, crc".replace(",", " BIGINT,")
                 self.run(f"CREATE TEMP TABLE messages ({told} BIGINT, body BYTEA)")
-            # All that is read is as of one moment.
+            # From here on, all reads show the journal at this moment.
             self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             return
         self.run(f"SET synchronous_commit TO {'on' if self.options.sync == 'always' else 'off'}")

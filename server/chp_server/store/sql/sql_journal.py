@@ -1,9 +1,9 @@
-"""A journal over a SQL database: rows in, one commit a turn, rows out again, snapshots.
+"""A journal over a SQL database: it writes rows, with one commit a turn, reads them again, and keeps snapshots.
 
-A turn gathers rows in memory, and one transaction writes them. `_book` is the journal's state with the open
-transaction, `_kept` without it. An error restores `_kept`, so this object always agrees with the database.
-sql_tables.py has the tables, sql_recovery.py reads them back. Clean-up never stops the service: committing a snapshot
-deletes no rows, and each later sync deletes a piece of those that are superfluous (`Cleaner`).
+A turn gathers rows in memory, and one transaction writes them. `_book` is the journal's state with these rows, and
+`_kept` is the committed state. An error restores `_kept`, so this object always agrees with the database. sql_tables.py
+has the tables, sql_recovery.py reads them back. Clean-up never stops the service: committing a snapshot deletes no
+rows, and each later sync deletes a piece of those that are superfluous (`Cleaner`).
 
 Rows that the snapshot covers are retained for log reads only. A start does not read them; `read_after` verifies each.
 """
@@ -46,11 +46,11 @@ from .sql_tables import (
     write_meta,
 )
 
-# One sync deletes about so much: more than a busy turn writes, so that it catches up.
+# One sync deletes about this much: more than a busy turn writes, so that the clean-up catches up.
 TRIM_BYTES = 8 * MIB
 TRIM_ROWS = 1024
-# Clean-up for `retain_bytes` goes on until a share of these bytes is free, or TRIM_BYTES. So it deletes many rows at a
-# time, and not one each turn.
+# Clean-up for `retain_bytes` goes on until the rows are below that size by 1/TRIM_SHARE of it, or by TRIM_BYTES. So it
+# deletes many rows at a time, and not one each turn.
 TRIM_SHARE = 16
 # Below this size the journal need not be in proportion to the live state.
 SMALL = 16 * MIB
@@ -61,7 +61,7 @@ _DEAD_CHUNKS = "SELECT id, length(body) FROM chunks WHERE id < ? OR (id >= ? AND
 
 # First, last, bytes of a row, and when it was written.
 Oldest = tuple[int, int, int, int]
-# The small values, the oldest row, and whether chunks are stale.
+# The state that a failed transaction restores: the small values, the oldest row, and whether chunks are stale.
 Before = tuple[dict[str, bytes], Oldest | None, bool]
 
 
@@ -74,11 +74,11 @@ class Cleaner:
         self._may_shrink, self._shrinking = True, False
         self.oldest: Oldest | None = None
         self.stale_chunks = True
-        # Rows up to here can't be read, as one of them is damaged. A snapshot covers them.
+        # Rows up to this number can't be read, as one of them is damaged. The snapshot covers them.
         self.lost = 0
-        # The bytes that the disk lacks, and those of them that rows are to make free.
+        # The bytes that the disk lacks, and how many of them the deletion of rows has still to make free.
         self.lacks = self._short = 0
-        # The retained rows have too many bytes, and are being deleted down to less.
+        # True while retained rows are deleted because they have too many bytes.
         self._over = False
 
     def press(self, lacks: int) -> None:
@@ -169,7 +169,7 @@ class Cleaner:
         self.look_at_oldest()
 
 
-# The chunks of a snapshot are written when this much has gathered, before a sync too.
+# The chunks of a snapshot are written when this many bytes have gathered, even before the sync of the turn.
 PENDING_BYTES = 1 * MIB
 
 D = TypeVar("D", bound=Database)
@@ -208,7 +208,7 @@ class SqlJournal(Journal, Generic[D]):
                 highest = highest_serial(database)
             self._book = self._found.book()
             self._kept = self._book.copied()
-            # The highest serial ever used here.
+            # The highest serial of a snapshot that this journal has used.
             self._serial = max(self._book.serial, highest)
             self._messages = self._found.messages
         except BaseException:
@@ -259,14 +259,14 @@ class SqlJournal(Journal, Generic[D]):
             at = row_at(self.database, number, begin)
         if at is not None and type(at.last) is not int:
             raise self._damaged(at, "its columns are not numbers and bytes")
-        # `number` lies inside of this row.
+        # True if `number` lies inside of the row `at`.
         within = at is not None and at.last > number
         found: list[LoggedRow] = []
         size = 0
         for row in pages(self.database, at.first - 1 if at and within else max(number, begin)):
             sound = is_sound(row, self._found.seed)
             if found:
-                # The next read tells of damage.
+                # A damaged row ends this read; the next read reports it.
                 if not sound or row.prev != found[-1].last or size + len(row.body) > bytes_max:
                     break
             elif not within and row.prev != number:
@@ -291,7 +291,7 @@ class SqlJournal(Journal, Generic[D]):
 
     @property
     def _begin(self) -> int:
-        """The key behind which rows can be read."""
+        """The key after which rows can be read."""
         return max(self._kept.floor, self._cleaner.lost)
 
     def _damaged(self, row: StoredRow, what: str) -> JournalDamaged:
@@ -328,7 +328,7 @@ class SqlJournal(Journal, Generic[D]):
         if not (to_write or self._messages.due or self._cleaner.due(self._book, now)):
             return
         began, before = perf_counter(), self._before()
-        # This is `_transaction`, which takes longer: each turn comes here.
+        # These lines do what `_transaction` does, in less time, as each turn comes here.
         try:
             with Transaction(self.database, durable):
                 self._write(durable, now)
@@ -342,7 +342,7 @@ class SqlJournal(Journal, Generic[D]):
         self._syncs += 1
 
     def _write(self, durable: bool, now: int) -> None:
-        """Write all that is gathered in the open transaction, and clean a piece."""
+        """In the open transaction, write all that is gathered, and delete a piece of what is superfluous."""
         self._write_gathered()
         # Without a value to write, the database would flush nothing.
         if durable and self._unsynced:
@@ -415,7 +415,7 @@ class SqlJournal(Journal, Generic[D]):
         self._building = JournalMeta(serial=self._serial, snapshot_number=number)
 
     def put_snapshot(self, body: bytes) -> None:
-        """Add a chunk; this syncs when many megabytes have gathered."""
+        """Add a chunk; this syncs when more than PENDING_BYTES have gathered."""
         book, gathered = self._under_way(), self._gathered
         crc = chunk_crc(self._found.seed, book.serial, book.parts, body)
         gathered.chunks.append((book.serial << 32 | book.parts, crc, body))
@@ -454,7 +454,7 @@ class SqlJournal(Journal, Generic[D]):
         self._cleaner.press(short)
 
     def snapshot_due(self) -> bool:
-        """Return True when the rows have the snapshot's size. So the file stays under four times the state."""
+        """Return True when the rows since the snapshot exceed its size, to keep the file under four times the state."""
         return self._building is None and self._book.since_bytes > max(SMALL, self._book.snapshot_bytes)
 
     def _drop_beyond(self, number: int) -> None:
@@ -560,7 +560,7 @@ class SqlJournal(Journal, Generic[D]):
         self._committed(durable)
 
     def _before(self) -> Before:
-        """Return what a transaction that fails puts back."""
+        """Return what `_undo` restores after a failed transaction."""
         return self._found.meta, self._cleaner.oldest, self._cleaner.stale_chunks
 
     def _undo(self, before: Before) -> None:
@@ -585,7 +585,7 @@ class SqlJournal(Journal, Generic[D]):
     def _write_meta(self, values: dict[str, bytes]) -> None:
         if values:
             write_meta(self.database, self._found.seed, values)
-            # A transaction that fails puts the values before it back.
+            # This makes a new dict, so that a failed transaction can restore the former one.
             self._found.meta = self._found.meta | values
 
     def _forget_gathered(self) -> None:

@@ -2,8 +2,8 @@
 
     messages   id, topic, first, count, number, wall, crc, body      index: topic, first
 
-`id` only counts: with it as the key, rows are added at the end and deleted at the beginning, which costs nothing. The
-checksum of a row covers all its columns and starts from the store, so that no row passes for another. It is verified
+`id` is a counter: with this key, rows are added at the end and deleted at the beginning, which costs nothing. The
+checksum of a row covers all its columns and starts from the store, so that no row is taken for another. It is verified
 when the row is read: there may be gigabytes, and a start does not wait for them.
 
 Each sync deletes a piece of what is to be trimmed, as `Cleaner` does; the records tell the offsets below which messages

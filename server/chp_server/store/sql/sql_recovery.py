@@ -2,8 +2,9 @@
 
 The snapshot and the rows after it are read twice, once with their checksums and once for the caller. So a refusal comes
 before the caller builds on half a history, and the report is complete when the first chunk is applied. At about 1 GB/s
-that is cheap. The rows that the snapshot covers may be a hundred times as many, and a start needs none of them. So only
-a start with `prefix` reads them; else each is verified when a reader asks for it (`SqlJournal.read_after`).
+the second reading is cheap. The rows that the snapshot covers may be a hundred times as many, and a start needs none of
+them. So only a start with `prefix` reads them; otherwise each is verified when a reader asks for it
+(`SqlJournal.read_after`).
 
     damage in            strict     prefix
     the snapshot         refuse     refuse: a part of a state is not an earlier state
@@ -41,9 +42,10 @@ from .sql_messages import MessageTable
 from .sql_tables import TOP, chunks, count, last_key, pages, read_meta, write_meta
 
 SEEN = "chp.seen"
-# The rows and their bytes, as of the last snapshot or clean-up: so a start need not count them.
+# The name of the value with the number of rows and their bytes at the last snapshot or clean-up. So a start need not
+# count the rows.
 COUNTS = "chp.counts"
-# Rows that can't be read any more may have opened epochs, of either server.
+# This many more epochs count as used after damage: unreadable rows may have opened an epoch of each server.
 EPOCHS_LOST = 2
 
 
@@ -89,9 +91,9 @@ class Recovered:
     report: str
     # The number of rows set aside.
     aside: int = 0
-    # A number beyond its end, at which the journal has been.
+    # A number beyond the journal's end that the journal has reached before; 0 if there is none.
     marked: int = 0
-    # No epoch up to here may be opened.
+    # No epoch up to this one may be opened again.
     seen: int = 0
 
 
@@ -164,7 +166,7 @@ def examine(found: RecoverySource) -> tuple[JournalMeta, list[str]]:
 def everything(found: RecoverySource, book: JournalMeta, end: int = TOP) -> Tables:
     """Yield all of the journal up to the row `end`, table by table, for a copy."""
     seed = found.seed
-    # Deleted rows are counted, and not copied.
+    # The counts include deleted rows, which are not copied.
     meta = {key: value for key, value in found.meta.items() if key != COUNTS}
     yield "meta", [(key, value, meta_crc(seed, key, value)) for key, value in meta.items()]
     yield "chunks", chunks(found.database, book)
@@ -196,7 +198,7 @@ def _rows_damage(found: RecoverySource, book: JournalMeta) -> Damage | None:
 
 
 def _later_damage(found: RecoverySource, book: JournalMeta) -> Damage | None:
-    """Verify the rows after the snapshot, and add them to the counts that the journal keeps of the others."""
+    """Verify the rows after the snapshot, and add them to the counts that the journal keeps of the earlier rows."""
     number = 0
     if book.serial:
         number, book.rows, book.row_bytes = unpack_counts(found.meta.get(COUNTS, b""))
@@ -204,7 +206,7 @@ def _later_damage(found: RecoverySource, book: JournalMeta) -> Damage | None:
         begin = last_key(found.database, book.snapshot_number, book.floor)
     damage = _damage_after(found, book, begin, number)
     if book.serial and not damage and not 0 < number <= book.last:
-        # An older release wrote it, it is a copy, or it was cut short.
+        # The counts are missing or wrong: an older release wrote the journal, or it is a copy, or it was cut short.
         with errors(found.database):
             book.rows, book.row_bytes = count(found.database, "first <=", TOP)
     return damage
@@ -218,7 +220,7 @@ def _damage_after(found: RecoverySource, book: JournalMeta, after: int, counted:
 
 
 def _add_deleted(found: RecoverySource, book: JournalMeta) -> None:
-    """Count the rows that are deleted, and still to be cleaned up."""
+    """Add the rows that count as deleted, and are still to be cleaned up, to the counts."""
     with errors(found.database):
         dead, size = count(found.database, "first <=", book.floor)
     book.rows += dead
@@ -255,7 +257,7 @@ def _repair(found: RecoverySource, damage: Damage, book: JournalMeta, save: Save
 
 
 def _epochs_seen(found: RecoverySource, book: JournalMeta) -> int:
-    """Return the highest epoch, as far as it can be read."""
+    """Return the highest epoch that can be read in the journal."""
     seen = max(found.seen(), epoch_of(max(book.last, book.snapshot_number)))
     with suppress(JournalDamaged):
         for row in pages(found.database, book.floor):
@@ -265,7 +267,10 @@ def _epochs_seen(found: RecoverySource, book: JournalMeta) -> int:
 
 
 def _judge_the_mark(found: RecoverySource, book: JournalMeta, save: Save) -> tuple[int, str]:
-    """Judge a journal that ends before its mark; return the mark, if a peer is to send the rest, and a note."""
+    """Decide about a journal that may end before its mark.
+
+    Return the mark's number, or 0 if no peer is to send the rest; and a note for the report.
+    """
     beyond = found.mark.beyond(found.store, book.last)
     if not beyond:
         return 0, ""

@@ -3,7 +3,7 @@
     rows    first, last, prev, wrote, crc, body      one record each
     chunks  id = serial << 32 | part, crc, body      of the snapshot, of one under way, of old ones not yet deleted
     messages                                         of topics (sql_messages.py)
-    meta    key, value, crc                          "chp.store" (id), "chp.book" (journal_rows.Book), the server's own
+    meta    key, value, crc                          "chp.store" (id), "chp.book" (`JournalMeta`), the server's own
 
 Readers read page by page, so none of them keeps a transaction open.
 """
@@ -85,7 +85,7 @@ def row_at(database: Database, number: int, floor: int = 0) -> StoredRow | None:
 
 
 def last_key(database: Database, number: int, floor: int = 0) -> int:
-    """Return the key behind which the rows that end after a number stand."""
+    """Return the key after which all rows end after a number; no earlier row does."""
     across = row_at(database, number, floor)
     # A damaged column may have another type.
     if across is not None and type(across.last) is int and across.last > number:

@@ -4,12 +4,12 @@
     DIR/journal.sqlite.lock  held with flock by the one server that uses it, with its pid inside
     DIR/journal.sqlite.damaged-1 ...   what `recover="prefix"` moved out of the way
 
-**The log's tail.** After a crash SQLite takes the frames of the -wal file up to the last whole transaction and
-silently ignores the rest. That is right for a tail that was never synced: at most one transaction. If a *later*
-transaction lies behind the ignored one, it began after the ignored one had been synced. So the ignored one was damaged
-since, and acknowledged rows with it. `log_tail` counts these transactions. The page "WAL-mode File Format" of SQLite's
-documentation has the layout. The checksum of a frame goes on from that of the frame before, which tells a frame that
-follows from an old one that was left over.
+**The log's tail.** After a crash SQLite takes the frames of the -wal file up to the last whole transaction and silently
+ignores the rest. That is right for a tail that was never synced, which is at most one transaction. If a *later*
+transaction lies behind the ignored one, it began after the ignored one had been synced. So the ignored transaction was
+damaged afterwards, and acknowledged rows are lost. `log_tail` counts these transactions. The page "WAL-mode File
+Format" of SQLite's documentation has the layout. The checksum of a frame continues that of the frame before. This tells
+a frame that follows from an old frame that was left over.
 """
 
 import fcntl
@@ -147,13 +147,13 @@ def reserve_log(path: Path, size: int) -> None:
     """Give an empty log its full size, so that no commit has to make the file longer and sync its new size.
 
     The file is zeros then, which SQLite takes for an empty log. Where the disk has little room, or can't reserve any,
-    the log begins without.
+    the log begins without reserved room.
     """
     with suppress(OSError):
         disk = os.statvfs(path.parent)
         if disk.f_bavail * disk.f_frsize < RESERVED_OF * size:
             return
-        # "r+b" makes no file: SQLite has made it.
+        # "r+b" does not create the file, which SQLite has made.
         with open(f"{path}-wal", "r+b", buffering=0) as file:
             if not os.fstat(file.fileno()).st_size:
                 os.posix_fallocate(file.fileno(), 0, size)
