@@ -16,13 +16,17 @@ MINUTES = 20.0
 # The tests of a part, each of which is a round.
 NOTED = "{python} -m pytest -q -p tests.long.noted --done {state}/done -m long"
 SEEDS_A_PART = 1000
-# The simulator runs the cores, and none of the sockets around them (tests/unit/test_long.py).
+# The simulator runs the cores. It runs no Clone, no program and no socket around them.
 SHELLS = (
-    "client/chp_client/cli/", "client/chp_client/gateway/", "client/chp_client/recipes/",
-    "client/chp_client/recording/", "client/chp_client/spark/", "client/pyspark_chp/", "client/pytest_chp/",
-    "server/chp_server/ports/", "server/chp_server/shell/reactor.py", "server/chp_server/shell/replica.py",
-    "server/chp_server/store/sql/", "server/chp_server/tools/",
+    *(f"client/chp_client/{name}" for name in (
+        "agent/", "checks.py", "cli/", "clone/", "codecs.py", "gateway/", "mounted/", "port/", "recipes/", "recording/",
+        "spark/", "topics/", "typed.py",
+    )),
+    "client/pyspark_chp/", "client/pytest_chp/",
+    *(f"server/chp_server/{name}" for name in ("main.py", "ports/", "shell/", "store/sql/", "testing.py", "tools/")),
 )  # fmt: skip
+# Only the seeds of sim-copies have replicas.
+REPLICAS = "server/chp_server/core/replica/"
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Part:
     shares: str = ""
     # The command that shows a round that failed, with `{round}` for its name.
     again: str = ""
-    # The beginnings of the paths that the part never loads. A change there takes nothing from its proof.
+    # The beginnings of the paths of which the part runs nothing. A change there takes nothing from its proof.
     spares: tuple[str, ...] = ()
     # True if the command runs a round that failed again, after all others.
     retries: bool = False
@@ -49,9 +53,10 @@ class Part:
 
 
 def _seeds(name: str, about: str, start: int, count: int, ways: str = "") -> Part:
+    spares = SHELLS if "--copies" in ways else (*SHELLS, REPLICAS)
     command = f"{{python}} -m tests.sim --keep-going --done {{state}}/done --seeds {count} --from {start}{ways}"
     show = f"python -m tests.sim{ways} --show {{round}} --shrink"
-    return Part(name, f"{count:,} seeds of the simulator from {start:,}{about}", command, again=show, spares=SHELLS)
+    return Part(name, f"{count:,} seeds of the simulator from {start:,}{about}", command, again=show, spares=spares)
 
 
 PARTS = (

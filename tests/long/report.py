@@ -1,7 +1,7 @@
 """The report of the long proofs: what was proved for this commit, and for each package as it is now.
 
-A line of tests/long.jsonl proves something for a package if the package is the same in its commit and in this one. The
-comments, the docstrings and the files that the part never loads may differ. For "this commit", all files but the lines
+A line of tests/long.jsonl proves something for a package if the package is the same in its commit and in this one.
+Comments, docstrings and the files of which the part runs nothing may differ. For "this commit", all files but the lines
 are the same. Of several lines the last one counts that is green or red and not dirty. The report says "dirty" of a line
 whose tree differed from its commit.
 """

@@ -47,7 +47,7 @@ def code_of(text: str) -> str:
     """Return the code of a Python file, which has no comments and no docstrings."""
     module = ast.parse(text)
     for node in ast.walk(module):
-        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if documented and ast.get_docstring(node) is not None:
-            del node.body[0]
+        match node:
+            case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef() if ast.get_docstring(node):
+                del node.body[0]
     return ast.dump(module)

@@ -18,10 +18,11 @@ import pytest
 
 from tests.long import __main__ as long
 from tests.long import tree
-from tests.long.parts import MINUTES, PARTS, SHELLS, Part
+from tests.long.parts import MINUTES, PARTS, REPLICAS, SHELLS, Part
 from tests.long.report import report
 from tests.long.state import again, note, noted, passed
 from tests.long.tree import Tree
+from tests.sim.schedule import plan, with_arbiter, with_consumers, with_copies, with_splits
 from tests.talk import WAIT_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -151,6 +152,7 @@ from pathlib import Path
 from tests.long import __main__ as long
 from tests.long.parts import Part
 from tests.long.tree import Tree
+from tests.sim.schedule import plan, with_arbiter, with_consumers, with_copies, with_splits
 
 place, command = sys.argv[1:]
 long.PARTS = (Part("some", "", command),)
@@ -279,18 +281,25 @@ def test_a_tree_is_its_content_without_the_lines(tmp_path: Path, monkeypatch: py
     assert not tree.look().dirty and tree.look().commit != first.commit
 
 
-def test_the_simulator_loads_no_file_that_its_parts_spare() -> None:
+def test_the_simulator_runs_nothing_that_its_parts_spare() -> None:
     code = (
         "import sys; from tests.sim.run import run_plan;"
         "from tests.sim.schedule import plan, with_arbiter, with_copies;"
-        "[run_plan(change(plan(1))) for change in (lambda p: p, with_arbiter, with_copies)];"
-        "print(*(m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)))"
+        "plans = [change(plan(1)) for change in (lambda p: p, with_arbiter, with_copies)];"
+        "ran = set(); sys.setprofile(lambda frame, event, arg: ran.add(frame.f_code.co_filename));"
+        "[run_plan(each) for each in plans]; sys.setprofile(None); print(*ran, sep='\\n')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    loaded = [Path(name).relative_to(ROOT).as_posix() for name in done.stdout.split() if name.startswith(str(ROOT))]
-    assert "server/chp_server/core/core.py" in loaded
-    assert not [name for name in loaded if name.startswith(SHELLS)]
-    assert all((ROOT / path).exists() for path in SHELLS)
+    ran = [Path(name).relative_to(ROOT).as_posix() for name in done.stdout.split("\n") if name.startswith(str(ROOT))]
+    assert {"server/chp_server/core/core.py", "client/chp_client/core/core.py"} <= set(ran)
+    assert not [name for name in ran if name.startswith(SHELLS)]
+    assert all((ROOT / path).exists() for path in (*SHELLS, REPLICAS))
+
+
+def test_only_the_seeds_of_copies_have_replicas() -> None:
+    ways = [lambda each: each, with_arbiter, with_consumers, with_splits, with_copies]
+    found = [any(c.startswith("replica ") for seed in range(40) for c in way(plan(seed)).commands) for way in ways]
+    assert found == [False, False, False, False, True]
 
 
 A, B, C, WORDS, GONE = "aaa0000", "bbb0000", "ccc0000", "eee0000", "ddd0000"
