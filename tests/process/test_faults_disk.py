@@ -84,8 +84,8 @@ def full(server: ServerProcess) -> str:
     return status["room"]["why"] if status else ""
 
 
-# This is less than the reserve of a disk of 64 MiB, and enough for deletes and refusals.
-LITTLE = 2 * MIB
+# This is less than the reserve of 64 MiB, and enough for deletes and refusals.
+LITTLE = MIB
 
 
 def test_an_active_hands_over_while_its_disk_has_little_room(tmp_path: Path, tmpfs: Mount) -> None:

@@ -1,4 +1,4 @@
-"""The settings of `chp-server`: each field of `Config` is one, with all that the setting says by itself.
+"""The settings of `chp-server`: each field of `Config` is a setting, with its default, help and bounds.
 
 The name of a field gives three spellings. `heartbeat_s` is the flag --heartbeat-s, the environment variable
 CHP_SERVER_HEARTBEAT_S and the key heartbeat_s of the TOML file. `sources.py` decides which of them wins, and checks the
@@ -67,7 +67,7 @@ class Config:
     """The configuration of one server: durations in seconds, sizes in bytes; None is "none" or "never".
 
     An empty `bind`, `name`, `data`, `backup_dir` or `store` is derived from the other settings. A `Config` that is made
-    without a store has none on disk; `chp-server` begins with an empty one.
+    without `store` keeps nothing on disk; `chp-server` begins with an empty `store`.
     """
 
     role: str = _setting(_PAIR, "ROLE", "alone", read.one_of("primary", "backup", "alone"),
@@ -169,7 +169,7 @@ class Config:
     max_keys: int = _setting(_TIME, "N", 0, read.count, "keys that the map may have", "no bound")
     min_free_disk: int | None = _setting(_TIME, "BYTES", None, read.size(0),
         "bytes that stay free on the journal's disk: with less, sets are refused, while deletes and reads go on",
-        "64MiB, or less on a small disk")
+        "64MiB, or a sixteenth of a small disk")
 
     metrics: str | None = _setting(_LOOK, "[HOST:]PORT", None, read.metrics,
         "serve Prometheus metrics there; a bare port is on loopback", "none")
@@ -188,8 +188,8 @@ class Config:
         self._derive("name", f"{'replica' if self.replica else self.role}-{split_endpoint(self.bind)[1]}")
         self._derive("data", f"chp-data/{self.name}")
         self._derive("backup_dir", f"{self.data.rstrip('/') or '/'}/backups")
-        # What a replica loses it gets from the pair again, so it keeps a journal only if it is told to, and syncs late
-        # unless it confirms.
+        # A replica gets from the pair again what it loses. So it keeps a journal only if `data` is given, and syncs it
+        # at intervals unless it confirms.
         self._derive("store", f"sqlite:{self.data}" if kept else "memory:")
         if self.replica and self.sync == "always" and not self.confirms:
             object.__setattr__(self, "sync", "interval")
@@ -246,7 +246,7 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def table() -> str:
-    """Return the table of docs/settings.md, which a test holds to it."""
+    """Return the table of docs/settings.md; a test compares that page with it."""
     lines = ["| flag | value | default | bounds | |", "|---|---|---|---|---|"]
     for each in SETTINGS:
         value = f"`{each.metavar}`".replace("|", "\\|")

@@ -1,13 +1,13 @@
-"""Memory and disk: how much there is and is used, measured here and judged in `resource_limits.py`.
+"""Memory and disk: this module measures how much is there and how much is used; `resource_limits.py` judges it.
 
     Gauge           measures this process and the disk of its journal
     DiskReserve     a file that is deleted when the disk is full
     DiskMonitor     tells the core ten times a second what there is, and says how long a turn waits for room
 
-The bound on memory, if the operator gives none, is MEMORY_SHARE of the least of what the control group, the limit on
-address space and the machine let a process have. Address space is no measure of memory, as libraries reserve more than
-they use; so if it is bounded, what is left of it is told too. On the disk KEPT stays free. On a small disk it is the
-room for the log and a share of the disk, SHARE_KEPT.
+If the operator gives no bound on memory, it is MEMORY_SHARE of the least of what the control group, the limit on
+address space and the machine let a process have. Libraries reserve more address space than they use, so it does not
+measure memory. If address space is bounded, the gauge also tells how much of it is left. On the disk KEPT stays free,
+or a sixteenth of the disk if that is less.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .. import logs
 from ..core.core import ServerCore
 from ..core.state.journal import JournalError, JournalFull
 from ..core.updates.resource_limits import MIB, RETAIN_TIMES, ResourceUsage
-from ..store.sql.sqlite import LOG_BYTES
 from ..store.sql.sqlite_files import database_path
 
 log = logs.get_log(__name__)
 MEMORY_SHARE = 0.8
 ADDRESS_SHARE = 0.9
-# A checkpoint writes the log into the journal, which may grow by the size of the log. A clean-up needs room too.
+# A checkpoint writes the log into the journal, which may grow by the size of the log (sqlite.py). A clean-up needs room
+# too.
 KEPT, SHARE_KEPT = 64 * MIB, 16
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -76,7 +76,7 @@ class Gauge:
         if self.directory is None:
             return 0
         disk = os.statvfs(self.directory)
-        return min(KEPT, LOG_BYTES + disk.f_blocks * disk.f_frsize // SHARE_KEPT)
+        return min(KEPT, disk.f_blocks * disk.f_frsize // SHARE_KEPT)
 
     def measure(self, *, journal_full: bool, read_only: bool = False) -> ResourceUsage:
         """Measure what is used and what is left."""
@@ -86,7 +86,7 @@ class Gauge:
         return ResourceUsage(resident, self._memory_max, left, free, journal_full, read_only, gone)
 
     def used(self) -> tuple[int, int]:
-        """Return address space and resident memory; the last values while connections have taken all descriptors."""
+        """Return address space and resident memory, in bytes; the last values while no descriptor is free."""
         try:
             self._used = used()
         except OSError as error:
@@ -164,7 +164,7 @@ def bounds() -> Iterator[int]:
 
 
 def give_back() -> None:
-    """Let the allocator return free memory to the system; by itself it keeps pieces, which stay in use.
+    """Let the allocator return free memory to the system. By itself it keeps free pieces, which count as in use.
 
     Only glibc has `malloc_trim`. Elsewhere this does nothing.
     """
@@ -173,19 +173,19 @@ def give_back() -> None:
         trim(0)
 
 
-# Memory is given back when the serving thread has used so much of a processor since the last time ...
+# The server gives memory back only if its serving thread has used this much processor time since the last time.
 BUSY_S = 1.0
-# ... and then less than this share of it in so many looks. It takes some milliseconds of a turn ...
+# After that, the thread must use less than the share QUIET of a processor in QUIET_LOOKS looks, one after the other.
 QUIET, QUIET_LOOKS = 0.05, 5
-# ... so this much time lies between two times.
+# Giving memory back takes some milliseconds of a turn, so at least this much time lies between two times.
 GIVE_BACK_S = 60.0
 
 
 class QuietMoments:
     """The moments in which a server gives memory back: it was busy, and is quiet for some seconds.
 
-    A busy moment leaves free pieces in malloc, some 20 MiB, which the next one would use. A server that is always busy
-    gives nothing back.
+    A busy moment leaves free pieces in malloc, some 20 MiB, and the next busy moment would use them again. So a server
+    that is always busy gives nothing back.
     """
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class QuietMoments:
         self._quiet_looks = 0
 
     def look(self, now: float, cpu_s: float) -> bool:
-        """Take the time and the processor time so far, about once a second; return True if this is such a moment."""
+        """Return True if memory is to be given back now. The caller tells its processor time about once a second."""
         (seen, seen_cpu_s), self._seen = self._seen, (now, cpu_s)
         self._quiet_looks = self._quiet_looks + 1 if cpu_s - seen_cpu_s < QUIET * (now - seen) else 0
         given, given_cpu_s = self._given
@@ -205,7 +205,8 @@ class QuietMoments:
 
 
 NAME = "reserve"
-# A turn writes less, but for a value of many MiB: there is no set of that size when the disk is nearly full.
+# The reserve has at most this many bytes. A turn writes less, except for a value of many MiB; the server takes no set
+# of that size when the disk is nearly full.
 BYTES_MAX = 4 << 20
 
 
@@ -243,10 +244,10 @@ class DiskReserve:
         return True
 
 
-# The time between two looks; what sets take between them is added up.
+# The time between two looks. Between them, the server adds up what sets take.
 MEASURE_S = 0.1
-# After the journal had no room, sets are refused for so long, and no snapshot is begun. It is less if the disk was seen
-# to be full then, and is seen to have room again: only a quota can't be seen.
+# After the journal had no room, the server refuses sets for this long, and begins no snapshot. It stops earlier if the
+# disk was seen to be full, and is then seen to have room again. A full quota can't be seen.
 NO_ROOM_S = 10.0
 GONE = (
     "its file was removed, or another stands in its place, so it keeps nothing; the active has all that it had: see "
@@ -257,7 +258,7 @@ NO_ROOM_RETRY_S = 0.5
 
 
 class DiskMonitor:
-    """The monitor of memory and disk: what there is, and why a turn waits if one does."""
+    """The monitor of memory and disk. It measures them, and knows why a turn waits for room."""
 
     def __init__(self, gauge: Gauge, now: float) -> None:
         self._gauge = gauge
@@ -266,18 +267,21 @@ class DiskMonitor:
         self.tight = ""
         # The reason why a turn waits.
         self.full = JournalFull("")
-        # Some room has just been made.
+        # True if the reserve has just been deleted: the turn then tries again at once.
         self._lighter = False
         # The time of the next look.
         self.due = now
         self._journal_full_until = self._read_only_until = now
-        # The disk was full when the journal had no room.
+        # True if the disk was full when the journal had no room.
         self._was_short = False
-        # The bytes that the disk lacks, and for which the journal is to retain less.
+        # The bytes that the disk lacks. The journal is to give up retained records for them.
         self.lacks = 0
 
     def look(self, core: ServerCore, now: float) -> None:
-        """Tell the core what there is; raise `JournalError` if the journal is gone and the other server has all."""
+        """Tell the core how much memory and disk is there.
+
+        Raise `JournalError` if the journal's file is gone and the other server has all data.
+        """
         seen = self._measured(time.monotonic())
         if seen.gone and core.pair.passive_is_spare():
             raise JournalError(GONE)
@@ -305,7 +309,7 @@ class DiskMonitor:
         self._look_at_cause(now)
         core.measured(self._measured(now), aside=True)
         self._lighter = self._reserve.let_go()
-        # The disk of a database, and a quota, can't be seen.
+        # The server can't see the disk of a database, or a quota. So it takes a fixed number of bytes as lacking.
         self.lacks = RETAIN_TIMES * (self._gauge.disk_free_min or KEPT)
 
     def no_room_to_clean(self, now: float) -> float:
@@ -315,7 +319,7 @@ class DiskMonitor:
         return self._journal_full_until
 
     def _look_at_cause(self, now: float) -> None:
-        """Note whether the disk is full: then it can be seen when it has room again."""
+        """Note whether the disk is full. Only then a later look can tell that the disk has room again."""
         free = self._measure(now).disk_free
         self._was_short = free is not None and free < self._gauge.disk_free_min
 

@@ -3,7 +3,8 @@
 Measured settings, and why:
 - WAL with synchronous=FULL for sync="always": one fsync of the log a commit. "interval" commits without an fsync, and
   asks for one every `interval_s`; "off" never asks.
-- Pages of 16 KiB: a row of 110 KB takes 7, one of 200 bytes rewrites little; 4 and 64 KiB were slower at one end each.
+- Pages of 16 KiB: a row of 110 KB takes 7 of them, and a row of 200 bytes rewrites little. Pages of 4 and of 64 KiB
+  were slower, each for one of the two kinds of rows.
 - A checkpoint every 8 MiB of log: it takes about as long as one large commit, so no turn waits noticeably for it. The
   next commit begins the log anew in the same file. A server reserves its full size at the start.
 - secure_delete off (some builds turn it on): cleaning up must not write zeros over what it deletes.
@@ -58,8 +59,9 @@ INSERTIONS = {
 }
 # The number is "CHP2", in the file's header.
 APPLICATION_ID = 0x43485032
-# The log is checkpointed at this size.
-LOG_BYTES = 8 * MIB
+# The log is checkpointed at this size, and on a small disk at this share of the disk. A checkpoint may make the journal
+# longer by as much, which is a quarter of the least room that a server keeps free.
+LOG_BYTES, LOG_SHARE = 8 * MIB, 64
 # The cache of pages has room for the largest record. A journal appends, and reads little of what it wrote.
 CACHE_BYTES = 16 * MIB
 # One sync gives this many pages back, at most.
@@ -75,7 +77,7 @@ SCHEMA = """
 MESSAGES = """IF NOT EXISTS messages (
     id INTEGER PRIMARY KEY, topic INTEGER NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
     number INTEGER NOT NULL, wall INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL)"""
-# The second one is for the index of the log, a file beside it.
+# SQLITE_IOERR_SHMSIZE is the lack of room for the index of the log, a file beside it.
 _NO_ROOM = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT", "SQLITE_MISMATCH", "SQLITE_ERROR", "SQLITE_CONSTRAINT")
 
@@ -91,7 +93,7 @@ class SqliteDatabase:
         self.options = options
         self.broken = self.note = ""
         self._shrinking = False
-        # The connection's setting for the next commit; "" if it is not known.
+        # The connection's setting of `synchronous` for the next commit; "" if it is not known.
         self._level = ""
         self._lock: int | None = lock(self.path) if writable else None
         self._db: sqlite3.Connection | None = None
@@ -100,12 +102,12 @@ class SqliteDatabase:
                 self._look_first()
                 self._db = create(self.path) if writable else read_only(self.path)
                 if writable and options.reserve_log:
-                    reserve_log(self.path, LOG_BYTES)
+                    reserve_log(self.path, log_bytes(self.path))
                 if not writable:
                     if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'messages'").fetchall():
-                        # The journal is from before there were messages.
+                        # An older journal has no table of messages, so an empty one is used.
                         self._db.execute(f"CREATE TEMP TABLE {MESSAGES}")
-                    # All that is read is as of one moment.
+                    # From here on, all reads show the journal at one moment.
                     self._db.execute("BEGIN")
         except BaseException:
             self.close()
@@ -123,7 +125,7 @@ class SqliteDatabase:
         try:
             self._check_identity(db)
             log = Path(f"{self.path}-wal")
-            # Then the log is growing, not torn.
+            # While a server uses the journal, an unfinished end of the log is growing, not torn.
             in_use = self._lock is None and is_locked(self.path)
             if in_use or not log.exists() or not log.stat().st_size:
                 return
@@ -142,7 +144,7 @@ class SqliteDatabase:
         if log.exists() and log.stat().st_size:
             if strict:
                 raise JournalDamaged(f"{self.place} is gone, and its log is here; {remedy}", "the file")
-            # SQLite would take it for the new file's.
+            # SQLite would take the old log for that of the new file.
             aside = Path(f"{aside_path(self.path)}-wal")
             os.rename(log, aside)
             self.note = f"; the database is gone, and its log was moved to {aside.name}"
@@ -163,7 +165,7 @@ class SqliteDatabase:
                 place,
             )
         aside = Path(f"{aside_path(self.path)}-wal")
-        # SQLite is about to cut the log short.
+        # The log is copied, as SQLite is about to cut it short.
         with open(aside, "xb") as file:
             file.write(Path(f"{self.path}-wal").read_bytes())
             file.flush()
@@ -177,7 +179,7 @@ class SqliteDatabase:
         if not found and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             if self._lock is None:
                 raise self._holds_nothing()
-            # The server that began to make it was stopped at once.
+            # The file is empty: the server that began to make it was stopped at once.
             return
         if found != APPLICATION_ID:
             raise WrongStore(f"{self.place} is a SQLite file, but not a journal of ours; use another path")
@@ -209,7 +211,7 @@ class SqliteDatabase:
 
     def begin(self, durable: bool) -> None:
         """Begin a transaction; a setting of the connection says how its commit waits."""
-        # A reader writes only the first values of a journal that has none.
+        # A reader comes here only with an empty journal, for which `new_store` wants to write the first values.
         if self._lock is None:
             raise self._holds_nothing()
         level = "FULL" if durable else "NORMAL" if self.options.sync == "interval" else "OFF"
@@ -244,7 +246,7 @@ class SqliteDatabase:
         little = not pressed and free * 2 < self.db.execute("PRAGMA page_count").fetchone()[0]
         if free < SHRINK_FROM or little:
             if self._shrinking:
-                # Only now does the file become shorter.
+                # Only a checkpoint makes the file shorter.
                 self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             return False
         # execute() would stop after one page.
@@ -290,7 +292,7 @@ class SqliteDatabase:
         return count
 
     def _swap(self, new: Path) -> None:
-        """Give the old file a second name, and put the new one in its place: one of them is always there."""
+        """Give the old file a second name, and put the new one in its place: a whole file is always there."""
         self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self.db.close()
         self._db = None
@@ -314,7 +316,7 @@ class SqliteDatabase:
     # -- what only a file can do
 
     def make_one_file(self) -> None:
-        """Fold the write-ahead log in, so that the file has everything: for a copy that will be carried away."""
+        """Write the log back, so that the file alone has everything: for a copy that is carried away."""
         with errors(self):
             self.db.execute("PRAGMA journal_mode=DELETE")
 
@@ -350,6 +352,12 @@ def write_file(path: Path, tables: Tables) -> None:
         db.execute("PRAGMA journal_mode=DELETE")
 
 
+def log_bytes(path: Path) -> int:
+    """Return the size at which the log of a journal at `path` is checkpointed."""
+    disk = os.statvfs(path.parent)
+    return min(LOG_BYTES, disk.f_blocks * disk.f_frsize // LOG_SHARE)
+
+
 def create(path: Path) -> sqlite3.Connection:
     """Return a connection to the database at `path`, with its settings; a new database gets its tables."""
     db = sqlite3.connect(path, isolation_level=None, timeout=5.0, cached_statements=64, check_same_thread=False)
@@ -360,8 +368,8 @@ def create(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA secure_delete=OFF")
         db.execute("PRAGMA mmap_size=0")
-        db.execute(f"PRAGMA wal_autocheckpoint={LOG_BYTES // PAGE}")
-        db.execute(f"PRAGMA journal_size_limit={4 * LOG_BYTES}")
+        db.execute(f"PRAGMA wal_autocheckpoint={log_bytes(path) // PAGE}")
+        db.execute(f"PRAGMA journal_size_limit={4 * log_bytes(path)}")
         db.execute(f"PRAGMA cache_size=-{CACHE_BYTES // 1024}")
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             db.executescript(
@@ -369,7 +377,7 @@ def create(path: Path) -> sqlite3.Connection:
             )
         db.execute(f"CREATE TABLE {MESSAGES}")
         db.execute("CREATE INDEX IF NOT EXISTS messages_at ON messages (topic, first)")
-        # A torn tail of the last run must not stay behind.
+        # This empties the log, so that no torn end of it stays from the last run.
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except BaseException:
         db.close()
@@ -378,7 +386,7 @@ def create(path: Path) -> sqlite3.Connection:
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    """Return a connection that can't write, not even tidy up, to a journal that may be in use."""
+    """Return a connection to a journal that may be in use; it can't write, and does not even tidy up the log."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5.0)
 
 
