@@ -84,6 +84,11 @@ def full(server: ServerProcess) -> str:
     return status["room"]["why"] if status else ""
 
 
+def waits_for_room(server: ServerProcess) -> bool:
+    """Return True if the journal of a server has found the disk full."""
+    return "has no room; waiting" in server.log.read_text()
+
+
 # This is less than the reserve of 64 MiB, and enough for deletes and refusals.
 LITTLE = MIB
 
@@ -155,9 +160,10 @@ def test_messages_are_given_again_if_full_disks_refused_their_acknowledgement(
                 until(read_only, "both to be read-only")
             else:
                 read_only()
-            # With left=0 the journal finds the disk full before a measurement does.
+            # With left=0 the journal may find the disk full before a measurement does.
             for i in range(40):
                 clone.set(f"/{i}", bytes(MIB // 4))
+            until(lambda: all("read-only" in full(each) or waits_for_room(each) for each in pair.both), "no room")
             refused = batch.done()
             until(lambda: refused.done, "the refusal")
             assert isinstance(refused.error, Refused)
@@ -264,18 +270,27 @@ def test_sigterm_ends_a_server_that_waits_for_room(tmp_path: Path, tmpfs: Mount)
     try:
         wait_active(server)
         with Clone(server.address) as clone:
-            acked = {"/first": b"1"}
-            clone.set("/first", b"1").wait(WAIT_S)
-            disk.fill(0)
-            for i in range(200):
-                clone.set(f"/large/{i}", os.urandom(100_000))
-            until(lambda: "has no room; waiting" in server.log.read_text(), "its journal to be full")
+            tickets = {"/first": clone.set("/first", b"1")}
+            tickets["/first"].wait(WAIT_S)
+
+            def answered() -> bool:
+                return all(ticket.done for ticket in tickets.values())
+
+            # A measurement may find the disk full before the journal does. Then the sets are refused.
+            while not waits_for_room(server):
+                disk.fill(0)
+                at = len(tickets)
+                tickets.update((f"/{i}", clone.set(f"/{i}", os.urandom(100_000))) for i in range(at, at + 200))
+                until(lambda: waits_for_room(server) or answered(), "an answer")
+                if not waits_for_room(server):
+                    disk.free()
+                    until(lambda: not full(server), "room")
             server.signal(signal.SIGTERM)
             assert ended(server) == Exit.NO_ROOM
             disk.free()
             server.start()
-            clone.flush(WAIT_S)
-            assert len(clone) == 201 and acked.items() <= dict(clone).items()
+            until(answered, "the answers")
+            assert set(clone) == {key for key, ticket in tickets.items() if ticket.error is None}
     finally:
         server.kill()
 
@@ -536,7 +551,7 @@ def test_deletes_go_on_after_a_flood_has_filled_a_small_disk(tmp_path: Path, tmp
     with Clone(server.address) as clone:
         tickets = [clone.set(f"/{i}", os.urandom(100_000)) for i in range(300)]
         until(lambda: all(ticket.done for ticket in tickets), "the answers")
-        assert tickets[0].error is None and isinstance(tickets[-1].error, Refused)
+        assert tickets[0].error is None and any(isinstance(ticket.error, Refused) for ticket in tickets)
         clone.delete("/0").wait(WAIT_S)
     server.kill()
     server.start()

@@ -115,7 +115,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """Delete every key that is held here, for all clients, in batches of some thousands, as the window has room.
 
         Raises `Full` (with on_full="raise") if there is no room, and `Closed`. The keys deleted so far stay deleted.
-        `BadInput` of a Clone that only writes.
+        Raises `BadInput` if the Clone only writes.
         """
         checks.prefix_held("", self.subtrees, "clear")
         keys = list(self._shown.keys())
