@@ -544,23 +544,6 @@ def test_a_server_starts_on_a_full_disk_by_the_reserve_of_its_last_run(tmp_path:
     server.kill()
 
 
-def test_deletes_go_on_after_a_flood_has_filled_a_small_disk(tmp_path: Path, tmpfs: Mount) -> None:
-    server = ServerProcess(tmp_path, "primary", f"tcp://127.0.0.1:{free_port()}", None)
-    tmpfs(server.data, "32m")
-    server.start()
-    with Clone(server.address) as clone:
-        tickets = [clone.set(f"/{i}", os.urandom(100_000)) for i in range(300)]
-        until(lambda: all(ticket.done for ticket in tickets), "the answers")
-        assert tickets[0].error is None and any(isinstance(ticket.error, Refused) for ticket in tickets)
-        clone.delete("/0").wait(WAIT_S)
-    server.kill()
-    server.start()
-    with Clone(server.address) as clone:
-        clone.wait_until_synced(WAIT_S)
-        assert list(clone) == [f"/{i}" for i, ticket in enumerate(tickets) if i and ticket.error is None]
-    server.kill()
-
-
 @pytest.mark.parametrize("which", ["passive", "active"])
 def test_a_server_ends_if_its_journal_is_removed(tmp_path: Path, which: str) -> None:
     """An active with a removed journal hands over first.
