@@ -94,8 +94,7 @@ class FairTable(OrderedDict[Key, Value]):
         super().__delitem__(key)
         self._take(key, self._user_of.pop(key))
 
-    # A dict's own `pop` also takes a default, which no caller here needs.
-    def pop(self, key: Key) -> Value:  # type: ignore[override]
+    def pop(self, key: Key) -> Value:  # type: ignore[override]  # no caller needs the default of a dict's own
         """Remove an entry, and return its value."""
         value = self[key]
         del self[key]

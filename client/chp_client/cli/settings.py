@@ -189,8 +189,7 @@ def _endpoints(text: str) -> list[str]:
 # -- types of options
 
 
-# Before click 8.4 a type of parameters takes no argument, at runtime.
-class _Word(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+class _Word(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # it takes no argument before click 8.4
     """A parameter read by a function that raises ValueError with the remedy."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:

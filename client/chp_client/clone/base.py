@@ -108,8 +108,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         if kind is not None:
             servers = arguments[0] if arguments else named.get("servers")
             if mounts_of(servers, named.get("client_file")) is not None:
-                # A checker of types does not know that this is a subclass.
-                return super().__new__(kind)  # type: ignore[no-any-return]
+                return super().__new__(kind)  # type: ignore[no-any-return]  # mypy sees no subclass here
         return super().__new__(cls)
 
     @renamed(stale_s="silence_s")
@@ -228,8 +227,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
 
     def _waits(self, timeout: float | None) -> Waiter:
         """Return how a call that begins now waits. Each of the two kinds of Clone has its own way."""
-        # Clone and AsyncClone override this. No Clone is only a BaseClone.
-        raise NotImplementedError
+        raise NotImplementedError  # Clone and AsyncClone override this.
 
     def _new_lease(self, ttl: checks.Ttl, timeout: float | None = None) -> Lease:
         """Return a lease whose sets give tickets."""

@@ -52,9 +52,9 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
 
     def _begin(self) -> None:
         self._listeners = ChangeListeners()
-        # A subclass may have a `set` of its own. Otherwise this saves one call for each set.
+        # A subclass may have a `set` of its own.
         if type(self).set is _SET:
-            self.set = self._writer.set  # type: ignore[method-assign]
+            self.set = self._writer.set  # type: ignore[method-assign]  # it saves one call for each set
 
     # -- setting and deleting
 
