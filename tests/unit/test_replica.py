@@ -10,6 +10,7 @@ import pytest
 
 from chp.access import VOUCH
 from chp.batch import Segment, decode, encode, packb, unpackb
+from chp.digest import NOTHING
 from chp.headers import Ack, Batch, Greeting, Kthxbai, Records, Refused, Reply, State, Sync, expect, request_of
 from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.limits import DEFAULT
@@ -338,9 +339,14 @@ def restarted() -> tuple[WithReplica, int]:
 def test_a_replica_that_lacks_the_records_passes_the_resume(restarted: tuple[WithReplica, int], at: str) -> None:
     pair, before = restarted
     snapshots = pair.p.committer.counts["snapshots"]
+    # P publishes the channel too, so that it has a digest of it.
+    pair.p.subscription([b"listener", b"\x01" + channel_topic("")])
+    pair.run(0.1)
+    assert pair.p.committer.committed.channels.digest_of("") != NOTHING
     resume(pair, before, at=at)
     *records, end = pair.answers_to(b"c")
     assert isinstance(end, Kthxbai) and end.resumed and end.number == pair.p.state.number
+    assert (end.since, end.digest) == NOTHING, "the digest of upstream's channel says nothing of this replica's channel"
     assert records and all(isinstance(header, Records) for header in records)
     assert pair.p.committer.counts["snapshots"] == snapshots
     assert not pair.replicas[at].requests.passed, "the connection for it has ended"

@@ -22,6 +22,7 @@ from typing import Any
 
 from chp import headers
 from chp.batch import decode, encode, items_of, packb, peek_answer
+from chp.digest import NOTHING
 from chp.errors import BadFrame
 from chp.headers import Access, Batch, Commit, Epoch, name_of
 from chp.limits import Limits
@@ -103,6 +104,19 @@ def line(kind: bytes, place: int) -> bytes:
 def vouching(user: str, frames: list[bytes]) -> list[bytes]:
     """Return a message with its user in front, if its connection has shown a key."""
     return [VOUCHED, user.encode(), *frames] if user else frames
+
+
+def without_digest(body: bytes) -> bytes:
+    """Return the body of a KTHXBAI with a digest that the client takes over from the replica's next HEARTBEAT.
+
+    The digest of upstream is of upstream's channel. The client listens to this replica's channel. It began later, so
+    its first BATCH names another number before it, and has another digest.
+    """
+    header, items = decode(body)
+    if not isinstance(header, headers.Kthxbai):
+        return body
+    since, digest = NOTHING
+    return encode(header._replace(since=since, digest=digest), [packb(item) for item in items])
 
 
 @dataclass(slots=True)
@@ -289,9 +303,11 @@ class Upstream:
         If upstream can't resume a copy either, this replica answers with a snapshot.
         """
         unanswered = self._reads.heard(identity, frames)
+        client, peeked = self._passed.get(identity), peek_answer(frames[-1])
+        if peeked is not None and peeked[0] == headers.KTHXBAI:
+            frames = [*frames[:-1], without_digest(frames[-1])]
         if unanswered is None:
             self._turn.effects.replies.append((identity, [frames]))
-        client, peeked = self._passed.get(identity), peek_answer(frames[-1])
         if client is not None and peeked is not None and peeked[0] in LAST_KINDS:
             client.questions.pop(peeked[1], None)
             client.answered_at = self._turn.now
