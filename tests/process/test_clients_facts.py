@@ -80,7 +80,7 @@ def test_clients_follow_a_server_whose_numbers_restart(server: TestServer) -> No
         server.restart()
         ack = writer.set("/new", b"1").wait(WAIT_S)
         assert ack.sequence < 5000
-        until(lambda: dict(reader) == {"/new": b"1"}, "the reader to follow")
+        until(lambda: reader.snapshot() == {"/new": b"1"}, "the reader to follow")
 
 
 def test_a_client_refuses_words_of_the_protocol_as_keys(server: TestServer) -> None:

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import wait
+from functools import partial
 
 import pytest
 
@@ -17,7 +19,7 @@ from chp_client import Ack, Clone, Refused, Ticket
 from chp_client.agent.mailbox import Mailbox
 from chp_client.agent.open_batch import SHUT, OpenBatch
 from chp_client.core.events import ack_of
-from tests.talk import NO_SERVER
+from tests.talk import NO_SERVER, WAIT_S
 
 from .client_frames import Talk
 
@@ -134,6 +136,29 @@ def test_a_refusal_that_was_seen_is_not_kept_for_a_flush() -> None:
     assert mailbox.unsettled() == [silent, late] and not mailbox.refused
     mailbox.note_refused(told[0])
     assert list(mailbox.refused) == [told[0]]
+
+
+def test_tasks_and_tickets_may_come_and_go_while_others_look_at_them() -> None:
+    """On a Python without the GIL, a Clone ended when a task began to wait at the wrong moment."""
+    mailbox, ended, ticket = Mailbox(Talk().core, "block"), threading.Event(), refused()
+    waits: list[Callable[[], object]] = [partial(int, i) for i in range(300)]
+
+    def come_and_go() -> None:
+        while not ended.is_set():
+            for each in waits:
+                mailbox.awaiting.add(each)
+                mailbox.refused.append(ticket)
+            mailbox.awaiting.difference_update(waits)
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for _ in range(2000):
+            mailbox.notify()
+            assert set(mailbox.unsettled()) <= {ticket}
+    finally:
+        ended.set()
+        thread.join(WAIT_S)
 
 
 def test_only_public_names_are_listed() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from threading import Thread
+from threading import Lock, Thread
 from time import monotonic
 from typing import Any
 
@@ -245,15 +245,16 @@ def test_a_message_whose_handler_always_raises_becomes_a_dead_letter() -> None:
         orders.publish_many([b"%d" % i for i in range(n)], [f"k{i % 7}" for i in range(n)]).wait(10)
         seen: dict[str | None, list[int]] = {}
         tried: list[int] = []
-        consumer = orders.consumer("billing")
+        consumer, lock = orders.consumer("billing"), Lock()
 
         def handler(message: Message) -> None:
             if message.offset == 711:
                 tried.append(message.offset)
                 raise ValueError("bad order")
-            seen.setdefault(message.key, []).append(message.offset)
-            if sum(map(len, seen.values())) == n - 1:
-                consumer.stop()
+            with lock:
+                seen.setdefault(message.key, []).append(message.offset)
+                if sum(map(len, seen.values())) == n - 1:
+                    consumer.stop()
 
         with consumer:
             runner = Thread(target=consumer.run, args=(handler,), kwargs={"workers": 4, "backoff_s": 0.001})

@@ -211,8 +211,9 @@ class Mailbox:
                 raise self.why_not()
             if not self.closed:
                 self.batch.seal()
-            # One C-level call copies each list, as the agent adds and removes tickets without the lock.
-            waiting = [ticket for ticket in list(self.refused) if not ticket.told]
+            # Each copy is one step, as the agent adds and removes tickets without the lock. On a Python without the GIL,
+            # `list` of a deque and `tuple` of a set or dict are no single step; `copy` is.
+            waiting = [ticket for ticket in self.refused.copy() if not ticket.told]
             waiting += [ticket for ticket in list(self.batch.outstanding) if not ticket.done]
             self.refused.clear()
         return waiting
@@ -312,7 +313,8 @@ class Mailbox:
         if self.waiting:
             with self.lock:
                 self.changed.notify_all()
-        for tell in tuple(self.awaiting):
+        # The copy is one step. Tasks add and discard wake-ups without the lock.
+        for tell in self.awaiting.copy():
             tell()
 
     def shut(self, failure: Exception | None = None) -> None:
