@@ -211,8 +211,8 @@ class Mailbox:
                 raise self.why_not()
             if not self.closed:
                 self.batch.seal()
-            # Each copy is one step, as the agent adds and removes tickets without the lock. On a Python without the GIL,
-            # `list` of a deque and `tuple` of a set or dict are no single step; `copy` is.
+            # The agent adds and removes tickets without the lock, so each copy has to be one step. On a Python without
+            # the GIL, `list` of a deque and `tuple` of a set are no single step. `copy` is one.
             waiting = [ticket for ticket in self.refused.copy() if not ticket.told]
             waiting += [ticket for ticket in list(self.batch.outstanding) if not ticket.done]
             self.refused.clear()
