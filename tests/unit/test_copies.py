@@ -74,6 +74,13 @@ def test_a_backup_has_the_ttls_of_its_number(backed: Backed, tmp_path: Path) -> 
     assert found.values == {"/k": b"1"} and not found.deadlines
 
 
+def test_a_path_that_is_a_plain_name_is_the_name_of_the_backup(backed: Backed, tmp_path: Path) -> None:
+    """Clients of 0.1 send a path. The backup once got the name of the moment then."""
+    backed.copies.backup(b"i", {"id": 1, "path": "b.db"})
+    backed.end_backup()
+    assert os.listdir(tmp_path) == ["b.db"]
+
+
 def test_a_backup_that_finds_no_room_leaves_the_disk_as_it_was(
     backed: Backed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

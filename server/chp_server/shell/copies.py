@@ -81,10 +81,9 @@ class Copies:
         core = self._core
         if not core.active:
             raise BadInput("this server is not active; back up from the one that is")
-        # Clients of 0.1 sent a path. `_place` refuses paths, as a backup at another place than meant would be worse.
-        if "path" in options:
-            self._place(options["path"])
-        self._begin(identity, options["id"], self._place(options.get("name", f"backup-{_when(core)}.db")))
+        # Clients of 0.1 send a path. A path that is a plain name is taken as the name, and any other is refused.
+        name = options.get("path", options.get("name", f"backup-{_when(core)}.db"))
+        self._begin(identity, options["id"], self._place(name))
 
     def _place(self, name: object) -> str:
         """Return the path of a backup by its name, which can't lead out of the directory."""
