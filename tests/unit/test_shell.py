@@ -2,20 +2,26 @@
 
 import os
 import stat
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from chp_client import Clone
+from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import Options
 from chp_server.core.updates.turn import Save
 from chp_server.settings.config import Config
 from chp_server.shell.reactor import Server, write_updates
+from chp_server.shell.resources import DiskMonitor
+from chp_server.store.sql.sql_journal import SqlJournal
 from chp_server.store.sql.sqlite import SqliteDatabase
 from chp_server.store.sql.sqlite_files import LogTail
 from chp_server.store.store_url import open_journal
 from chp_server.testing import TestServer
-from tests.talk import until
+from tests.talk import WAIT_S, until
 from tests.wire.hand import Hand, receive
 
 
@@ -63,6 +69,29 @@ def test_silent_connections_have_a_keepalive_timer() -> None:
         receive(dealer)
         port = int(server.address.rpartition(":")[2])
         until(lambda: timers(port) == timers(port + 2) == {2}, "both are kept alive")
+
+
+def test_the_disk_is_measured_before_each_chunk_of_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets and a snapshot once counted the same free bytes. So a flood filled a disk of 32 MiB to the last byte."""
+    done: list[str] = []
+    look, put_next = DiskMonitor.look, Snapshotter._put_next
+
+    def looks(*given: Any) -> None:
+        done.append("look")
+        look(*given)
+
+    def puts(*given: Any) -> bool:
+        done.append("chunk")
+        return put_next(*given)
+
+    monkeypatch.setattr(DiskMonitor, "look", looks)
+    monkeypatch.setattr(Snapshotter, "_put_next", puts)
+    with TestServer(store=f"sqlite:{tmp_path / 'journal.sqlite'}") as server, Clone(server.address) as clone:
+        clone.set_many({f"/{i}": b"x" * 100_000 for i in range(30)}).wait(WAIT_S)
+        monkeypatch.setattr(SqlJournal, "snapshot_due", lambda _: "chunk" not in done)
+        until(lambda: done.count("chunk") > 20, "the snapshot")
+    chunks = [i for i, each in enumerate(done) if each == "chunk"]
+    assert all("look" in done[one:other] for one, other in pairwise(chunks))
 
 
 def timers(port: int) -> set[int]:

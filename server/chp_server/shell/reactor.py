@@ -367,6 +367,9 @@ class Server:
             if self._snapshotter.busy or self._journal.snapshot_due() or self._space.tight:
                 if self._snapshotter.step(core):
                     log.info("journal snapshot", number=describe(self._snapshotter.number))
+                if self._snapshotter.busy:
+                    # The snapshot takes room on the disk. So the next turn measures what is left for sets.
+                    self._space.due = self._now
                 self._clock.lap("journal snapshot")
         # A snapshot is abandoned, and rows are trimmed later.
         except JournalFull as error:
