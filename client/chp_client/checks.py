@@ -34,8 +34,10 @@ def endpoints_of(servers: str | Iterable[object]) -> list[tuple[str, str, str]]:
     given = servers.split(",") if isinstance(servers, str) else listed(servers)
     found = []
     for server in given:
+        if not isinstance(server, str):
+            raise BadInput(f"server {server!r:.60} is not text; give one such as tcp://a:5556")
         try:
-            addresses.parse(address := addresses.full(str(server).strip()))
+            addresses.parse(address := addresses.full(server.strip()))
         except ValueError as error:
             raise BadInput(f"server {server!r} {error}; give one such as tcp://a:5556") from None
         found.append(tuple(addresses.beside(address, i) for i in range(3)))
@@ -105,6 +107,18 @@ def wait_s(timeout: float | None, name: str = "timeout") -> float | None:
     return None if timeout > FOR_EVER_S else float(timeout)
 
 
+def flag(name: str, given: object) -> None:
+    """Check that an argument is True or False."""
+    if not isinstance(given, bool):
+        raise BadInput(f"{name}={given!r:.60} is not True or False; give one of them")
+
+
+def text_or_none(name: str, given: object) -> None:
+    """Check that an argument is text or None."""
+    if given is not None and not isinstance(given, str):
+        raise BadInput(f"{name}={given!r:.60} is not text; give text, or leave it out")
+
+
 def callback(what: str, given: Callable[..., object]) -> None:
     """Check that a callback can be called."""
     if not callable(given):
@@ -154,12 +168,34 @@ def items_of(items: object) -> tuple[list[str], list[Any]]:
         kind = f"a tuple of {len(items)}" if isinstance(items, tuple) else type(items).__name__
         raise BadInput(f"items is a mapping, or (keys, values), not {kind}; make a dict of it")
     keys = keys_of(items[0])
-    if isinstance(items[1], str | bytes) or not isinstance(items[1], Iterable):
-        raise BadInput(f"values is a list, not {type(items[1]).__name__}; use set for one")
-    values = list(items[1])
+    values = column("values", items[1], "use set for one")
     if len(keys) != len(values):
         raise BadInput(f"{len(keys)} keys came with {len(values)} values; give as many of each")
     return keys, values
+
+
+def column(name: str, given: object, remedy: str) -> list[Any]:
+    """Return a column as a list. Raise `BadInput` for text, bytes and a mapping: an iteration would take them apart."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise BadInput(f"{name} is a list, not {type(given).__name__}; {remedy}")
+    return list(given)
+
+
+def message_columns(values: object, keys: object, headers: object) -> tuple[list[Any], list[Any] | None, list[Any]]:
+    """Return the values, the keys and the headers of messages that are published together.
+
+    Without keys the second column is None. Without headers the third column has None for each message.
+    """
+    found = column("values", values, "use publish for one")
+    names = None if keys is None else column("keys", keys, "give a key for each message, or none at all")
+    if names is not None and len(names) != len(found):
+        raise BadInput(f"{len(names)} keys for {len(found)} messages; give one for each, or none at all")
+    if headers is None:
+        return found, names, [None] * len(found)
+    notes = column("headers", headers, "give headers or None for each message")
+    if len(notes) != len(found):
+        raise BadInput(f"{len(notes)} headers for {len(found)} messages; give some for each, or none at all")
+    return found, names, notes
 
 
 def keys_of(keys: object) -> list[str]:

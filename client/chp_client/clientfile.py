@@ -61,6 +61,8 @@ class ClientFile(tuple[str, ...]):
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """Read a client file. `BadInput` names the file, what is wrong with it, and what to do."""
+        if not isinstance(path, str | os.PathLike):
+            raise BadInput(f"client_file={path!r:.60} is not the path of a file; give text, or a pathlib.Path")
         credentials, mounts = _read(Path(path))
         made = cls._of(str(path), credentials)
         made.mounts = None if mounts is None else mounts.with_servers(made.only)

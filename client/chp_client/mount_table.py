@@ -254,8 +254,12 @@ def _servers(prefix: object, given: object) -> tuple[str, ...]:
         )
     found = []
     for word in words:
+        if not isinstance(word, str):
+            raise ValueError(
+                f"has the server {word!r:.80} in the mount {prefix!r}, which is not text; give one such as c:5556"
+            )
         try:
-            addresses.parse(server := addresses.full(str(word).strip()))
+            addresses.parse(server := addresses.full(word.strip()))
         except ValueError as error:
             raise ValueError(f"has the server {word!r:.80} in the mount {prefix!r}, which {error}") from None
         if server in found:

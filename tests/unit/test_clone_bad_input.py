@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +44,10 @@ def clone() -> Iterator[Clone]:
             {"servers": [f"tcp://a:{port}" for port in range(1, 18)]},
             "17 servers are given, more than 16; name the two of a pair, and replicas of it",
         ),
-        ({"servers": 5556}, "server 5556 is not tcp://host:port"),
+        ({"servers": 5556}, "server 5556 is not text; give one such as tcp://a:5556"),
+        ({"servers": [None]}, "server None is not text; give one such as tcp://a:5556"),
+        ({"servers": {"/": [None]}}, "the server None in the mount '/', which is not text; give one such as c:5556"),
+        ({"servers": None, "client_file": 5}, "client_file=5 is not the path of a file; give text, or a pathlib.Path"),
         ({"servers": "tcp://::1:5556"}, "is not tcp://host:port"),
         ({"subtrees": 5}, "subtrees is a list of texts, not int"),
         ({"subtree": "/a/", "subtrees": ["/b/"]}, "both subtree and subtrees"),
@@ -60,6 +64,18 @@ def test_bad_settings_of_a_clone_are_refused(settings: dict[str, Any], says: str
 
 
 @pytest.mark.parametrize("servers", PAIRS_OF, ids=["one pair", "mounts"])
+@pytest.mark.parametrize("kind", [Clone, AsyncClone])
+def test_bad_settings_of_both_kinds_of_a_clone_are_refused(kind: Any, servers: Any) -> None:
+    for settings, says in (
+        ({"name": 5}, "name=5 is not text; give text, or leave it out"),
+        ({"name": 0}, "name=0 is not text; give text, or leave it out"),
+        ({"metrics": 5}, "metrics=5 lacks methods; give an object with acknowledged, refused, state and changes"),
+    ):
+        with pytest.raises(BadInput, match=says):
+            kind(servers, **settings)
+
+
+@pytest.mark.parametrize("servers", PAIRS_OF, ids=["one pair", "mounts"])
 def test_an_error_of_a_lease_does_not_advise_to_leave_the_ttl_out(servers: Any) -> None:
     with Clone(servers) as clone:
         for ttl, says in ((0, "ttl=0 is no time to live; give seconds above 0"), (1e12, "; give at most that")):
@@ -67,6 +83,61 @@ def test_an_error_of_a_lease_does_not_advise_to_leave_the_ttl_out(servers: Any) 
                 with pytest.raises(BadTtl, match=f"{says}$"):
                     needs(ttl)
         clone.close(0.0)
+
+
+# Arguments of `publish_many`, and what the error says.
+NO_MESSAGES: list[tuple[Any, dict[str, Any], str]] = [
+    (None, {}, "values is a list, not NoneType; use publish for one"),
+    (b"12", {}, "values is a list, not bytes; use publish for one"),
+    ({b"1": 2}, {}, "values is a list, not dict; use publish for one"),
+    ([b"1", b"2"], {"keys": "ab"}, "keys is a list, not str; give a key for each message, or none at all"),
+    ([b"1"], {"keys": 5}, "keys is a list, not int; give a key for each message"),
+    ([b"1", b"2"], {"keys": ["a"]}, "1 keys for 2 messages; give one for each, or none at all"),
+    ([b"1"], {"headers": 5}, "headers is a list, not int; give headers or None for each message"),
+    ([b"1"], {"headers": {"a": "b"}}, "headers is a list, not dict; give headers or None for each message"),
+    ([b"1"], {"headers": [None, None]}, "2 headers for 1 messages; give some for each, or none at all"),
+]
+
+
+@pytest.mark.parametrize("servers", PAIRS_OF, ids=["one pair", "mounts"])
+@pytest.mark.parametrize(("values", "more", "says"), NO_MESSAGES, ids=[each[2] for each in NO_MESSAGES])
+def test_columns_that_are_not_messages_are_refused(servers: Any, values: Any, more: dict[str, Any], says: str) -> None:
+    async def with_tasks() -> None:
+        clone = AsyncClone(servers)
+        with pytest.raises(BadInput, match=says):
+            await clone.topic("t").publish_many(values, **more)
+        assert clone.window == (0, 0)
+        await clone.close(0.0)
+
+    with Clone(servers) as clone:
+        for publish in (clone.topic("t").publish_many, partial(clone.transaction().publish_many, "t")):
+            with pytest.raises(BadInput, match=says):
+                publish(values, **more)
+        assert clone.window == (0, 0), "nothing was sent"
+    asyncio.run(with_tasks())
+
+
+@pytest.mark.parametrize("servers", PAIRS_OF, ids=["one pair", "mounts"])
+def test_a_flag_that_is_no_bool_is_refused(servers: Any) -> None:
+    wrong = "conflate='x' is not True or False; give one of them"
+
+    async def with_tasks() -> None:
+        clone = AsyncClone(servers)
+        for watch in (clone.watch, clone.on):
+            with pytest.raises(BadInput, match=wrong):
+                watch("/", conflate="x")  # type: ignore[arg-type]
+        with pytest.raises(BadInput, match="create='x' is not True or False"):
+            await clone.topic("t").consumer("g", create="x")
+        await clone.close(0.0)
+
+    with Clone(servers) as clone:
+        for watch in (clone.watch, clone.on):
+            with pytest.raises(BadInput, match=wrong):
+                watch("/", conflate="x")  # type: ignore[arg-type]
+        with pytest.raises(BadInput, match="create='x' is not True or False"):
+            clone.topic("t").consumer("g", create="x")  # type: ignore[arg-type]
+        assert clone.window == (0, 0), "nothing was sent"
+    asyncio.run(with_tasks())
 
 
 def as_redis(word: str, value: object) -> Callable[[Any], object]:

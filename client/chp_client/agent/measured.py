@@ -22,6 +22,7 @@ from ..errors import Refused
 log = logging.getLogger("chp_client")
 
 
+@runtime_checkable
 class Metrics(Protocol):
     """The methods that an application's metrics object has.
 

@@ -133,12 +133,8 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
             servers, client_file, subtree, codec, several=subtrees is not None
         )
         held = checks.subtrees_of(subtree, subtrees)
-        if on_full not in ("block", "raise"):
-            raise BadInput(f"on_full={on_full!r} is not 'block' or 'raise'")
-        if on_lag not in ("resync", "raise", "exit") and not callable(on_lag):
-            raise BadInput(f"on_lag={on_lag!r} is not 'resync', 'raise', 'exit' or a callable")
-        if on_state is not None:
-            checks.callback("on_state", on_state)
+        checks.text_or_none("name", name)
+        _check_events(on_full, on_lag, on_state, metrics)
         silence = checks.seconds("silence_s", silence_s)
         self.name = name or f"{os.getpid()}-{next(_names)}"
         self.subtrees = tuple(held)
@@ -237,9 +233,10 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         return Lease(self._writer, secrets.token_bytes(16), ms, timeout)
 
     def _checked_watch(
-        self, prefix: str, start: KeyStart, queue_max: int | None, on_bad: OnBad
+        self, prefix: str, start: KeyStart, conflate: bool, queue_max: int | None, on_bad: OnBad
     ) -> tuple[str | Revision, Decoding | None]:
         """Check the arguments of a watch. Return where it begins, and how it decodes values."""
+        checks.flag("conflate", conflate)
         checks.prefix_and_queue(prefix, queue_max, self.subtrees, self._shown)
         return key_start(start), self._reader.decoding(on_bad)
 
@@ -251,7 +248,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         queue_max: int | None = None,
         on_bad: OnBad = "raise",
     ) -> Watch[V]:
-        begin, decoding = self._checked_watch(prefix, start, queue_max, on_bad)
+        begin, decoding = self._checked_watch(prefix, start, conflate, queue_max, on_bad)
         limit = self._core.limits.watch_queue_max if queue_max is None else queue_max
         whole = all(subtree.startswith(prefix) for subtree in self.subtrees)
         queue = WatchQueue(prefix, conflate, limit, begin, whole=whole)
@@ -288,7 +285,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         """
         if callable(prefix):
             raise BadInput('on() was given a function in place of a prefix; write @clone.on("/config/") or @clone.on()')
-        self._checked_watch(prefix, start, queue_max, on_bad)
+        self._checked_watch(prefix, start, conflate, queue_max, on_bad)
         opened: Any = partial(self.watch, prefix, conflate=conflate, queue_max=queue_max, on_bad=on_bad)
 
         def begin(listener: Told) -> None:
@@ -359,6 +356,19 @@ def internals(clone: BaseClone[Any]) -> Internals:
     return Internals(
         clone._writer, clone._mailbox, clone._waits, clone._new_lease, clone._open_watch, clone._verified, clone._end
     )
+
+
+def _check_events(on_full: object, on_lag: object, on_state: Listener | None, metrics: object) -> None:
+    """Check what a full window and a lag lead to, and the objects that are told of events."""
+    if on_full not in ("block", "raise"):
+        raise BadInput(f"on_full={on_full!r} is not 'block' or 'raise'")
+    if on_lag not in ("resync", "raise", "exit") and not callable(on_lag):
+        raise BadInput(f"on_lag={on_lag!r} is not 'resync', 'raise', 'exit' or a callable")
+    if on_state is not None:
+        checks.callback("on_state", on_state)
+    if metrics is not None and not isinstance(metrics, Metrics):
+        methods = "acknowledged, refused, state and changes"
+        raise BadInput(f"metrics={metrics!r:.60} lacks methods; give an object with {methods} (docs/metrics.md)")
 
 
 def _exit(name: str, lag_s: float) -> None:

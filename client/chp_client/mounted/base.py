@@ -85,6 +85,7 @@ class MountedBase(BaseClone[V]):
         split: Mapping[str, list[str]] = mounts.split(held) if held else {each: [] for each in mounts.servers}
         if on_state is not None:
             checks.callback("on_state", on_state)
+        checks.text_or_none("name", name)
         self.name = name or f"{os.getpid()}-mounts-{secrets.token_hex(2)}"
         self.subtrees = tuple(held)
         self._table, self._settings = mounts, settings
@@ -276,7 +277,7 @@ class MountedBase(BaseClone[V]):
         queue_max: int | None = None,
         on_bad: OnBad = "raise",
     ) -> Watch[V]:
-        begin, decoding = self._checked_watch(prefix, start, queue_max, on_bad)
+        begin, decoding = self._checked_watch(prefix, start, conflate, queue_max, on_bad)
         within = {mount: each for mount in self._table.touched(prefix) if (each := self._watched(mount, prefix))}
         if isinstance(begin, int) and len(within) > 1:
             names = ", ".join(map(repr, within))

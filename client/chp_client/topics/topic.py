@@ -162,21 +162,18 @@ class Topic(metaclass=PublicNames):
     ) -> Ticket:
         """Publish up to 65,536 messages of 16 MiB together as one batch: all or none. The rest is as for `publish`."""
         writer = self._requests.writer
-        data = list(map(writer.encoded, values))
+        given, names, notes = checks.message_columns(values, keys, headers)
+        data = list(map(writer.encoded, given))
         if not data:
             raise BadInput("no messages; publish at least one")
-        names = None if keys is None else list(map(check_key, keys))
-        if names is not None and len(names) != len(data):
-            raise BadInput(f"{len(names)} keys for {len(data)} messages; give one for each, or none at all")
-        if headers is not None and len(headers) != len(data):
-            raise BadInput(f"{len(headers)} headers for {len(data)} messages; give some for each, or none at all")
+        names = None if names is None else list(map(check_key, names))
         most, size = DEFAULT.batch_items_max, sum(map(len, data))
         if len(data) > most or size > DEFAULT.batch_bytes_max:
             told = f"not {len(data):,} of {size:,} bytes; publish them in parts"
             raise BadInput(f"a batch has at most {most:,} messages, of 16 MiB together, {told}")
         carried: list[Headers] | None = None
         if headers is not None or writer.tracing is not None:
-            carried = column_of_headers(list(map(writer.carried, headers or [None] * len(data))))
+            carried = column_of_headers(list(map(writer.carried, notes)))
         body = pack_messages(names, data, carried)
         ticket = self._requests.put({columns.PUBLISH: [[self.name, len(data), checks.batch_body(body)]]}, timeout)
         ticket.published, ticket.consuming = PublishedMessages(self.name, names, len(data)), self._consuming

@@ -136,13 +136,10 @@ class Transaction:
     ) -> None:
         """Publish messages; the arguments are those of `Topic.publish_many`."""
         self._check_open()
-        data = list(map(self._writer.encoded, values))
-        names = [""] * len(data) if keys is None else list(map(check_key, keys))
-        if len(names) != len(data):
-            raise BadInput(f"{len(names)} keys for {len(data)} messages; give one for each, or none at all")
-        if headers is not None and len(headers) != len(data):
-            raise BadInput(f"{len(headers)} headers for {len(data)} messages; give some for each, or none at all")
-        carried = list(map(self._writer.carried, headers or [None] * len(data)))
+        given, named, notes = checks.message_columns(values, keys, headers)
+        data = list(map(self._writer.encoded, given))
+        names = [""] * len(data) if named is None else list(map(check_key, named))
+        carried = list(map(self._writer.carried, notes))
         self._published.setdefault(check_topic(topic), []).extend(zip(names, data, carried, strict=True))
 
     def schedule(
