@@ -448,6 +448,34 @@ def test_a_read_names_the_key_whose_value_cannot_be_decoded() -> None:
     clone.close(0.0)
 
 
+READS: list[Callable[[Any], object]] = [
+    lambda c: c["/bad"],
+    lambda c: c.get("/bad"),
+    lambda c: c.entry("/bad"),
+    lambda c: c.prefix("/")["/bad"],
+    lambda c: c.pop("/bad", timeout=1),
+]
+
+
+@pytest.mark.parametrize("servers", PAIRS_OF, ids=["one pair", "mounts"])
+def test_a_read_of_one_key_names_it_if_its_value_cannot_be_decoded(servers: Any) -> None:
+    async def with_tasks() -> None:
+        clone = AsyncClone(servers, codec="json")
+        internals(clone.mounts["/"]).mailbox.core.shown["/bad"] = b"{"
+        for read in READS:
+            with pytest.raises(BadValue, match=r"^key '/bad': the value b'\{' is not JSON"):
+                found = read(clone)
+                await found  # type: ignore[misc]
+        await clone.close(0.0)
+
+    with Clone(servers, codec="json") as clone:
+        internals(clone.mounts["/"]).mailbox.core.shown["/bad"] = b"{"
+        for read in READS:
+            with pytest.raises(BadValue, match=r"^key '/bad': the value b'\{' is not JSON"):
+                read(clone)
+    asyncio.run(with_tasks())
+
+
 def test_update_refuses_a_key_outside_the_subtree(clone: Clone) -> None:
     with pytest.raises(BadKey, match="outside what this Clone holds"):
         clone.update(a=b"1")

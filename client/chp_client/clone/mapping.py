@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping
 from time import monotonic
 from typing import Any, Generic, NamedTuple
 
+from chp.errors import BadValue
 from chp.numbers import UNKNOWN, Revision
 
 from .. import checks
 from ..agent.mailbox import Mailbox
-from ..codecs import SKIPPED, Codec, Decoding, OnBad, V
+from ..codecs import SKIPPED, Codec, Decoding, OnBad, V, undecodable
 from ..core.core import ClientCore
 from ..errors import GoneMeanwhile, outside
 from ..renamed import refusing_pattern
@@ -127,7 +128,10 @@ class CopyReader(Generic[V]):
             own = self._mailbox.is_own(key)
             revision = UNKNOWN if own else Revision(hashmap.revisions.get(key, 0))
             left = None if own else hashmap.remaining_ms(key, monotonic())
-        decoded = value if self._codec is None else self._codec.decode(value)
+        try:
+            decoded = value if self._codec is None else self._codec.decode(value)
+        except BadValue as error:
+            raise undecodable(key, error) from None
         return Entry(key, decoded, revision, None if left is None else left / 1000)
 
 
@@ -152,14 +156,20 @@ class CloneMapping(Mapping[str, V]):
             value: Any = self._shown[key]
         except KeyError:
             raise self._reader.missed(key) from None
-        return value if self._codec is None else self._codec.decode(value)  # type: ignore[no-any-return]  # a codec's own
+        try:
+            return value if self._codec is None else self._codec.decode(value)  # type: ignore[no-any-return]  # a codec's own
+        except BadValue as error:
+            raise undecodable(key, error) from None
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or `default` if the copy has none, as for a key outside the subtrees."""
         value = self._shown.get(key)
         if value is None:
             return default
-        return value if self._codec is None else self._codec.decode(value)
+        try:
+            return value if self._codec is None else self._codec.decode(value)
+        except BadValue as error:
+            raise undecodable(key, error) from None
 
     def __contains__(self, key: object) -> bool:
         return key in self._shown
