@@ -21,6 +21,7 @@ from itertools import cycle, islice
 from types import TracebackType
 from typing import Any, Self
 
+from chp.errors import BadInput
 from chp.limits import DEFAULT, Limits
 
 from .access.keyring import Keyring
@@ -102,7 +103,9 @@ class TestServer:
         return self.config.bind
 
     def start(self) -> Self:
-        """Bind and serve; raise `JournalError` or `OSError` if that fails."""
+        """Bind and serve; raise `JournalError` or `OSError` if that fails, `BadInput` if it runs already."""
+        if self._thread is not None and self._thread.is_alive():
+            raise BadInput(f"server {self.address} is started already; use restart() to kill it and start it again")
         config = self.config
         keyring = Keyring(config.keys, has_peer=config.peer is not None) if config.keys else None
         journal = journal_of(config)

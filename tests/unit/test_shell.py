@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from chp.errors import BadInput
 from chp_client import Clone
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import Options
@@ -58,6 +59,15 @@ def test_a_damaged_log_that_is_set_aside_is_synced(tmp_path: Path, synced: list[
 def test_the_file_of_a_suffix_and_its_directory_are_synced(tmp_path: Path, synced: list[bool]) -> None:
     write_updates(str(tmp_path), Save("suffix-1.2", []))
     assert synced == [False, True]
+
+
+def test_a_server_that_runs_is_not_started_again() -> None:
+    with TestServer() as server:
+        with pytest.raises(BadInput, match=rf"^server {server.address} is started already; use restart\(\) to kill it"):
+            server.start()
+        assert server.restart() is server
+        server.kill()
+        assert server.start().server is not None
 
 
 def test_silent_connections_have_a_keepalive_timer() -> None:
