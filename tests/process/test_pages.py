@@ -42,13 +42,7 @@ def shown(path: Path) -> str:
 
 # A long peer timeout avoids failovers, which are not tested here.
 pytestmark = pytest.mark.process_pair(peer_timeout_s=60.0)
-BLOCKS = [(path, i) for path in pages() if shown(path) not in ELSEWHERE for i in range(len(programs(path)))]
-RUN = [
-    (path, i)
-    for path, i in BLOCKS
-    if programs(path)[i].startswith(("import ", "from "))
-    # The other blocks continue a program above.
-]
+RUN = [(path, i) for path in pages() if shown(path) not in ELSEWHERE for i in range(len(programs(path)))]
 
 
 @pytest.mark.parametrize(("path", "i"), RUN, ids=[f"{shown(path)}-{i}" for path, i in RUN])
@@ -60,13 +54,6 @@ def test_a_program_of_a_page_runs_and_prints(process_pair: ProcessPair, tmp_path
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip(), "it shows what it does"
-
-
-def test_incomplete_programs_of_pages_are_valid_python() -> None:
-    parts = [programs(path)[i] for path, i in BLOCKS if (path, i) not in RUN]
-    for text in parts:
-        compile(text, "page", "exec")
-    assert len(parts) <= 3, "each page's blocks begin with their imports, so that they are run"
 
 
 def test_each_page_with_a_program_has_a_test_that_runs_it() -> None:
