@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from threading import Lock, Thread
 from time import monotonic
@@ -267,6 +268,52 @@ def test_a_message_whose_handler_always_raises_becomes_a_dead_letter() -> None:
         told = msgpack.unpackb(letter.value)
         assert (told["offset"], told["value"], told["tries"], told["why"]) == (711, b"711", 5, "ValueError: bad order")
         until(lambda: orders.groups()[0]["lag"] == 0)
+
+
+def test_stop_ends_the_pause_between_two_tries_and_the_message_comes_again(caplog: pytest.LogCaptureFixture) -> None:
+    with TestServer() as server, Clone([server.address], subtree=None) as clone:
+        orders = clone.topic("orders")
+        orders.publish_many([b"%d" % i for i in range(6)], ["k"] * 6).wait(10)
+        handled: list[int] = []
+
+        def handler(message: Message) -> None:
+            handled.append(message.offset)
+            if message.offset in (1, 3):
+                raise ValueError("bad order")
+
+        with orders.consumer("billing") as consumer, caplog.at_level(logging.WARNING, "chp_client.topics"):
+            runner = Thread(target=consumer.run, args=(handler,), kwargs={"tries": 2, "backoff_s": 2.0})
+            runner.start()
+            until(lambda: "message 3 of topic orders, try 1 of 2" in caplog.text)
+            began = monotonic()
+            consumer.stop()
+            join_all(runner)
+            assert monotonic() - began < 1.5
+        assert handled == [0, 1, 1, 2, 3], "the messages behind it in the batch are left"
+        (letter,) = next(clone.topic("orders.billing.dead").read(wait=False))
+        assert msgpack.unpackb(letter.value)["offset"] == 1
+        with orders.consumer("billing") as again:
+            assert values_of(again, 3) == [b"3", b"4", b"5"]
+
+
+def test_a_stopped_consumer_with_ack_before_uses_all_tries_without_a_pause() -> None:
+    with TestServer() as server, Clone([server.address], subtree=None) as clone:
+        orders = clone.topic("orders")
+        orders.publish_many([b"0", b"1"], ["k", "k"]).wait(10)
+        handled: list[int] = []
+
+        def handler(message: Message) -> None:
+            handled.append(message.offset)
+            consumer.stop()
+            if message.offset == 0:
+                raise ValueError("bad order")
+
+        began = monotonic()
+        with orders.consumer("billing", ack="before") as consumer:
+            consumer.run(handler, tries=3, backoff_s=5.0)
+        assert handled == [0, 0, 0, 1] and monotonic() - began < 5.0
+        (letter,) = next(clone.topic("orders.billing.dead").read(wait=False))
+        assert msgpack.unpackb(letter.value)["offset"] == 0
 
 
 def test_a_full_topic_refuses_messages_until_a_consumer_makes_room() -> None:

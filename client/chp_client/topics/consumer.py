@@ -378,6 +378,9 @@ class Consumer:
 
         A batch is acknowledged when all its messages are handled. If a message can't be put aside, for example because
         the dead topic is full, a warning names it. The consumer tries again until it can, and handles nothing twice.
+
+        `stop` and `close` end the pause between two tries. That message, and the messages behind it in the batch, stay
+        unacknowledged. With `ack="before"` the message has its other tries at once.
         """
         if not callable(handler):
             raise BadInput(f"a handler is something to call with a message, not {handler!r:.60}")
@@ -397,9 +400,13 @@ class Consumer:
                     shares[place % workers].append(message)
                 how = (1, 0.0, batch) if counts else (tries, backoff_s, None)
                 tried = [pool.submit(self._handle, handler, share, *how) for share in shares if share]
-                for failed in [each for share in tried for each in share.result()]:
-                    batch.reject(*failed)
-                if self.put_aside(batch, _log.warning) and not batch.is_done:
+                failed = [each for share in tried for each in share.result()]
+                for message, why, n in failed:
+                    batch.reject(message, why, n)
+                ends = [message.offset for message, _, n in failed if n < how[0]]
+                if ends:
+                    self._leave_rest(batch, min(ends))
+                elif self.put_aside(batch, _log.warning) and not batch.is_done:
                     batch.done()
 
     def _handle(
@@ -410,8 +417,9 @@ class Consumer:
         backoff_s: float,
         counts: Batch | None,
     ) -> list[tuple[Message, str, int]]:
-        """Handle messages, and return those that failed, with the last error of each.
+        """Handle messages, and return those that failed, with the last error and the number of tries of each.
 
+        If `stop` ended the tries of a message, it is the last one that is handled.
         `counts` is the batch if its group counts deliveries. Then skip messages behind a failed one in its slot.
         """
         failed: list[tuple[Message, str, int]] = []
@@ -419,10 +427,21 @@ class Consumer:
         for message in messages:
             if slots and counts is not None and counts.shares_slot(message.offset, slots):
                 continue
-            if why := self.attempt(handler, message, tries, backoff_s):
-                failed.append((message, why, tries))
+            why, tried = self._try(handler, message, tries, backoff_s)
+            if why:
+                failed.append((message, why, tried))
+                if tried < tries:
+                    break
                 slots |= slots_for_one(message.offset, message.key or "")
         return failed
+
+    def _leave_rest(self, batch: Batch, offset: int) -> None:
+        """Acknowledge a batch only below an offset, because `stop` ended the tries of the message there."""
+        batch.put_letters({at: each for at, each in batch.take_letters().items() if at < offset})
+        if self.put_aside(batch, _log.warning) and batch.upto(offset).moves():
+            batch.done()
+        # The batch is not done.
+        self._batch = None
 
     def put_aside(self, batch: Batch, warn: Callable[[str], object], *, patient: bool = True) -> bool:
         """Put rejected messages aside, and wait. Return False if that failed, and the messages will be given again."""
@@ -437,7 +456,16 @@ class Consumer:
     def attempt(
         self, handler: Callable[[Message], object], message: Message, tries: int, backoff_s: float = BACKOFF_S
     ) -> str:
-        """Call the handler until it succeeds, at most `tries` times. Return "" or the last error as text."""
+        """Call the handler until it succeeds, at most `tries` times. Return "" or the last error as text.
+
+        `stop` ends the tries, unless the message is acknowledged already (`ack="before"`).
+        """
+        return self._try(handler, message, tries, backoff_s)[0]
+
+    def _try(
+        self, handler: Callable[[Message], object], message: Message, tries: int, backoff_s: float
+    ) -> tuple[str, int]:
+        """Call the handler as `attempt` does. Return also the number of tries."""
         why, tracing = "", self._writer.tracing
         for n in range(tries):
             try:
@@ -449,11 +477,12 @@ class Consumer:
             except Exception as error:
                 why = reason(error)
                 _log.warning("message %d of topic %s, try %d of %d: %s", message.offset, self.topic, n + 1, tries, why)
-                if n + 1 < tries:
-                    Event().wait(min(backoff_s * 2 ** min(n, 30), PAUSE_MAX_S))
+                pause_s = min(backoff_s * 2 ** min(n, 30), PAUSE_MAX_S)
+                if n + 1 < tries and self._stopped.wait(pause_s) and not self._before:
+                    return why, n + 1
             else:
-                return ""
-        return why
+                return "", n + 1
+        return why, tries
 
     # -- the end
 
