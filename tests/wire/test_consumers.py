@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import warnings
+import weakref
 from collections.abc import Callable
 from threading import Lock, Thread
 from time import monotonic
@@ -268,6 +271,61 @@ def test_a_message_whose_handler_always_raises_becomes_a_dead_letter() -> None:
         told = msgpack.unpackb(letter.value)
         assert (told["offset"], told["value"], told["tries"], told["why"]) == (711, b"711", 5, "ValueError: bad order")
         until(lambda: orders.groups()[0]["lag"] == 0)
+
+
+def test_a_consumer_that_is_dropped_unclosed_warns_and_leaves_its_group(server: TestServer) -> None:
+    with Clone([server.address], subtree=None) as clone:
+        orders = clone.topic("dropped")
+        orders.publish(b"1").wait(10)
+        consumer = orders.consumer("g", ttl=60, name="mine")
+        assert next(consumer).values == [b"1"]
+        with pytest.warns(ResourceWarning, match=r"unclosed <Consumer mine of group 'g' of topic 'dropped'>; close it"):
+            gone = weakref.ref(consumer)
+            del consumer
+            until(lambda: gc.collect() >= 0 and gone() is None)
+        with orders.consumer("g") as other:
+            batch = other.take(10)
+            assert batch is not None and batch.values == [b"1"], "the other one has the slots now"
+
+
+def test_an_async_consumer_that_is_dropped_unclosed_warns_and_leaves_its_group(server: TestServer) -> None:
+    async def run(address: str) -> None:
+        async with AsyncClone([address], subtree=None) as clone:
+            orders = clone.topic("dropped")
+            await orders.publish(b"1")
+            consumer = await orders.consumer("g", ttl=60, name="mine")
+            batch = await consumer.take(10)
+            assert batch is not None and batch.values == [b"1"]
+            with pytest.warns(ResourceWarning, match="unclosed <Consumer mine of group 'g'"):
+                gone = weakref.ref(consumer.consumer)
+                del consumer
+                async with asyncio.timeout(10):
+                    while gone() is not None:
+                        await asyncio.sleep(0.01)
+                        gc.collect()
+            async with await orders.consumer("g") as other:
+                batch = await other.take(10)
+                assert batch is not None and batch.values == [b"1"]
+
+    asyncio.run(run(server.address))
+
+
+def test_a_closed_or_refused_consumer_warns_of_nothing(server: TestServer) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with Clone([server.address], subtree=None) as clone:
+            orders = clone.topic("quiet")
+            orders.publish(b"1").wait(10)
+            with orders.consumer("g") as consumer:
+                next(consumer)
+            with pytest.raises(BadInput):
+                orders.consumer("g", ack="never")
+            with pytest.raises(NoSuchGroup):
+                orders.consumer("other", create=False)
+            kept = orders.consumer("g")
+        del consumer, kept
+        gc.collect()
+    assert [str(each.message) for each in warned if issubclass(each.category, ResourceWarning)] == []
 
 
 def test_stop_ends_the_pause_between_two_tries_and_the_message_comes_again(caplog: pytest.LogCaptureFixture) -> None:

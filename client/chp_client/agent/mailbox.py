@@ -224,12 +224,16 @@ class Mailbox:
         Only the agent calls this, without the lock. Each step is one C-level call, and a flush may take all tickets in
         between.
         """
+        self._drop_told()
+        self.refused.append(ticket)
+
+    def _drop_told(self) -> None:
+        """Drop the oldest refused tickets that the application was told of. Only the agent calls this."""
         try:
             while self.refused[0].told:
                 self.refused.popleft()
         except IndexError:
             pass
-        self.refused.append(ticket)
 
     def not_flushed(self, waiting: list[Ticket], timeout: float | None) -> TimeoutError:
         """Return the error of a flush that ran out of time."""
@@ -246,14 +250,27 @@ class Mailbox:
 
         No agent would refresh them. Ending them now spares other clients the wait for the ttl.
         """
-        # The open batch goes first, as it may hold sets under these leases.
-        self.batch.seal()
         for lease in self.core.leases.all():
-            self.core.leases.drop(lease)
-            pending = self.batch.new()
-            # `asked` keeps this batch out of the warning about lost sets.
-            pending.extras, pending.ticket.asked = {columns.UNLEASE: lease}, True
-            self.batch.push(pending)
+            self._end_lease(lease)
+
+    def _end_lease(self, lease: bytes) -> None:
+        """End a lease, unless it is ended or lost already (locked)."""
+        if lease not in self.core.leases.all():
+            return
+        # The open batch goes first, as it may hold sets under this lease.
+        self.batch.seal()
+        self.core.leases.drop(lease)
+        pending = self.batch.new()
+        # `asked` keeps this batch out of the warning about lost sets.
+        pending.extras, pending.ticket.asked = {columns.UNLEASE: lease}, True
+        self.batch.push(pending)
+
+    def forget_lease(self, lease: bytes) -> None:
+        """Let the agent end the lease of a collected Consumer.
+
+        The garbage collector may run at any point, so this takes no lock.
+        """
+        self.commands.append(lambda now: self._end_lease(lease))
 
     # -- watches
 
@@ -291,6 +308,9 @@ class Mailbox:
         batch, core = self.batch, self.core
         while self.commands:
             self.commands.popleft()(now)
+        if self.refused:
+            # The traceback of an error keeps the objects of the frames that it went through, such as a Consumer.
+            self._drop_told()
         if not (batch.keys or batch.sealed) or core.full():
             return
         if batch.keys:

@@ -374,6 +374,10 @@ class Writer:
             pending.extras = {columns.UNLEASE: lease}
             return self._alone(pending)
 
+    def forget_lease(self, lease: bytes) -> None:
+        """Let the agent end a lease. It takes no lock, so a finalizer may call it."""
+        self._mailbox.forget_lease(lease)
+
     def lease_lost(self, lease: bytes) -> None:
         """Stop refreshing a lease that the servers ended. The agent calls this, so it must not wait."""
         drop = self._mailbox.core.leases.drop

@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -71,6 +72,9 @@ _log = logging.getLogger("chp_client.topics")
 class Consumer:
     """A member of a group, made by `Topic.consumer`: an iterator of `Batch`es, for one thread at a time."""
 
+    # `__del__` needs it, even if the arguments were refused.
+    _lease: Lease | None = None
+
     def __init__(
         self, writer: Writer, servers: Sequence[str], topic: str, group: str, *, start: int, ttl: checks.Ttl, ack: str,
         prefetch: int, name: str | None, create: bool = True,
@@ -97,7 +101,6 @@ class Consumer:
         self._start, self._create = start, create
         # True if the group was not there, and this consumer made it.
         self.made_group = False
-        self._lease: Lease | None = None
         # The batches that were given, and are not known to be acknowledged.
         self._hand: list[Batch] = []
         self._proof: list[Any] | None = None
@@ -115,7 +118,13 @@ class Consumer:
         # For `get`: the messages of the batch in hand that were not returned yet.
         self._left: Iterator[Message] = iter(())
         self._got: tuple[Batch, int] | None = None
-        self._join()
+        try:
+            self._join()
+        except BaseException:
+            if self._lease is not None:
+                self._lease.abandon()
+                self._lease = None
+            raise
         self._create = False
 
     # -- being a member
@@ -515,6 +524,15 @@ class Consumer:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        """Warn of a consumer that was never closed, and let it leave the group. A finalizer must take no lock."""
+        lease = self._lease
+        if lease is None or lease.closed or self._writer.closed:
+            return
+        self._writer.forget_lease(lease.id)
+        remedy = "close it, or use it in a `with` or `async with` block"
+        warnings.warn(f"unclosed {self!r}; {remedy}", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name} of group {self.group!r} of topic {self.topic!r}>"
