@@ -224,6 +224,14 @@ def ttl_in_ms(ttl: Ttl | None, endless: str = ", or None for a key that stays") 
     return ttl_ms(ttl)
 
 
+def lease_ttl_in_ms(ttl: Ttl | None) -> int:
+    """Return the time to live of a lease in ms; `BadTtl` if there is none, or it is not within the limits."""
+    ms = ttl_in_ms(ttl, "")
+    if ms is None:
+        raise BadTtl("a lease needs a ttl: the seconds its keys outlive a process that is gone")
+    return ms
+
+
 def ttl_s(ttl: Ttl) -> Any:
     """Return a time to live in seconds; it is not checked."""
     return ttl.total_seconds() if isinstance(ttl, timedelta) else ttl

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from chp.errors import BadInput, BadValue
+from chp.errors import BadInput, BadTtl, BadValue
 from chp_client import AsyncClone, Clone, Closed
 from chp_client.clone.base import internals
 from chp_client.recipes import (
@@ -345,6 +345,49 @@ class TestWhatIsInTheWay:
                 make(clones[0], PATH)
         with pytest.raises(BadInput, match="takes Clone, not None"):
             Counter(None, PATH)
+
+    @pytest.mark.parametrize(
+        ("options", "kind", "says"),
+        [
+            ({"ttl": 0}, BadTtl, "ttl=0 is no time to live; give seconds above 0"),
+            ({"ttl": "5"}, BadTtl, "ttl='5' is no number of seconds"),
+            ({"ttl": None}, BadTtl, "a lease needs a ttl"),
+            ({"value": 5}, BadValue, "a value is bytes, not int; encode it"),
+        ],
+    )
+    def test_a_recipe_checks_its_ttl_and_value_when_it_is_made(
+        self, clones: list[Clone], server: TestServer, options: dict[str, Any], kind: type[BadInput], says: str
+    ) -> None:
+        def make_all(clone: Any, *recipes: Any) -> None:
+            lock, semaphore, election, party = recipes
+            for make in (lock, election, party, lambda *given, **some: semaphore(*given, 2, **some)):
+                with pytest.raises(kind, match=says):
+                    make(clone, PATH, **options)
+
+        async def make_async() -> None:
+            async with AsyncClone(server.address) as clone:
+                make_all(clone, AsyncLock, AsyncSemaphore, AsyncElection, AsyncParty)
+
+        make_all(clones[0], Lock, Semaphore, Election, Party)
+        asyncio.run(make_async())
+
+    def test_a_recipe_checks_its_value_with_the_codec(self, server: TestServer) -> None:
+        with Clone(server.address, codec="json") as clone:
+            clone.wait_until_synced(WAIT_S)
+            for make in (Lock, Election, Party):
+                with pytest.raises(BadValue, match="codec 'json' can't take this value"):
+                    make(clone, PATH, value=object())
+
+    def test_an_election_checks_what_leads_before_it_is_elected(self, clones: list[Clone], server: TestServer) -> None:
+        async def run_async() -> None:
+            async with AsyncClone(server.address) as clone:
+                with pytest.raises(BadInput, match="lead=None can't be called; give a function"):
+                    await AsyncElection(clone, "/leader", "late").run(None, 0.1)  # type: ignore[arg-type]
+
+        with Election(clones[0], "/leader", "boss"):
+            with pytest.raises(BadInput, match="lead=None can't be called; give a function"):
+                Election(clones[1], "/leader", "late").run(None, 0.1)  # type: ignore[arg-type]
+            asyncio.run(run_async())
 
     @pytest.mark.parametrize("value", [1.5, True])
     def test_a_counter_refuses_a_value_that_is_no_whole_number(self, server: TestServer, value: object) -> None:

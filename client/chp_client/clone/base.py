@@ -20,7 +20,7 @@ from threading import RLock, current_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 
-from chp.errors import BadInput, BadTtl
+from chp.errors import BadInput
 from chp.keys import CLIENT_BYTES
 from chp.numbers import Revision
 
@@ -227,10 +227,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
 
     def _new_lease(self, ttl: checks.Ttl, timeout: float | None = None) -> Lease:
         """Return a lease whose sets give tickets."""
-        ms = checks.ttl_in_ms(ttl, "")
-        if ms is None:
-            raise BadTtl("a lease needs a ttl: the seconds its keys outlive a process that is gone")
-        return Lease(self._writer, secrets.token_bytes(16), ms, timeout)
+        return Lease(self._writer, secrets.token_bytes(16), checks.lease_ttl_in_ms(ttl), timeout)
 
     def _checked_watch(
         self, prefix: str, start: KeyStart, conflate: bool, queue_max: int | None, on_bad: OnBad

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from chp.numbers import Revision
+from chp_client import checks
 from chp_client.agent.waiting import at_once
 from chp_client.checks import Ttl
 from chp_client.clone.aio import AsyncClone
@@ -103,6 +104,7 @@ class Election(Lock):
 
     def run(self, lead: Callable[[], Any], timeout: float | None = None) -> Any:
         """Wait for the leadership, call `lead()`, and give the leadership up. Raises TimeoutError if not elected."""
+        checks.callback("lead", lead)
         if not self.acquire(timeout):
             raise TimeoutError(f"not elected within {timeout} s; {self.leader} leads")
         try:
@@ -147,6 +149,7 @@ class AsyncElection(AsyncLock):
 
     async def run(self, lead: Callable[[], Awaitable[Any]], timeout: float | None = None) -> Any:
         """Wait for the leadership, and await `lead()`, which is an `async def`; see `Election.run`."""
+        checks.callback("lead", lead)
         if not await self.acquire(timeout):
             raise TimeoutError(f"not elected within {timeout} s; {self.leader} leads")
         try:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Self
 
+from chp_client import checks
 from chp_client.agent.lease import Lease
 from chp_client.agent.waiting import Waiter, at_once
 from chp_client.checks import Ttl
@@ -14,7 +15,7 @@ from chp_client.clone.base import BaseClone, internals
 from chp_client.clone.clone import Clone
 
 from .lock import TTL_S, own_name
-from .places import GIVE_BACK_S, contender_key, folder, is_contender, name_of, nothing, of_kind
+from .places import GIVE_BACK_S, checked_value, contender_key, folder, is_contender, name_of, of_kind
 
 
 class _Party:
@@ -22,8 +23,8 @@ class _Party:
 
     def __init__(self, clone: Any, path: str, name: str | None = None, *, ttl: Ttl = TTL_S, value: Any = None) -> None:
         self._clone: BaseClone[Any] = of_kind(clone, self._kind, folder(path))
-        self._ttl = ttl
-        self._value = nothing(clone) if value is None else value
+        self._ttl = checks.lease_ttl_in_ms(ttl) / 1000
+        self._value = checked_value(self._clone, value)
         self.key = contender_key(path, name or own_name())
         self._path = self.key.rpartition("/")[0] + "/"
         self._lease: Lease | None = None

@@ -83,9 +83,12 @@ def is_contender(key: str, path: str) -> bool:
     return _CONTENDER.fullmatch(key, len(path)) is not None
 
 
-def nothing(clone: Any) -> Any:
-    """Return an empty value for the codec of a Clone."""
-    return b"" if clone.codec is None else ""
+def checked_value(clone: BaseClone[Any], value: Any) -> Any:
+    """Return the value of a contender's key, or an empty one for None; `BadValue` if the Clone can't send it."""
+    if value is None:
+        return b"" if clone.codec is None else ""
+    internals(clone).writer.encoded(value)
+    return value
 
 
 class QueuePlace:
@@ -94,8 +97,8 @@ class QueuePlace:
     def __init__(self, clone: BaseClone[Any], path: str, name: str, *, limit: int, ttl: checks.Ttl, value: Any) -> None:
         if type(limit) is not int or limit < 1:
             raise BadInput(f"the limit is how many may hold it, at least 1, not {limit!r:.60}")
-        self._clone, self._limit, self._ttl = clone, limit, checks.ttl_s(ttl)
-        self._value = nothing(clone) if value is None else value
+        self._clone, self._limit, self._ttl = clone, limit, checks.lease_ttl_in_ms(ttl) / 1000
+        self._value = checked_value(clone, value)
         self.key = contender_key(path, name)
         checks.held_key(self.key, clone.subtrees, read=True)
         self.path = self.key.rpartition("/")[0] + "/"
