@@ -389,13 +389,16 @@ class TestWhatIsInTheWay:
                 Election(clones[1], "/leader", "late").run(None, 0.1)  # type: ignore[arg-type]
             asyncio.run(run_async())
 
-    @pytest.mark.parametrize("value", [1.5, True])
+    @pytest.mark.parametrize("value", [1.5, True, None])
     def test_a_counter_refuses_a_value_that_is_no_whole_number(self, server: TestServer, value: object) -> None:
         with Clone(server.address, codec="json") as clone:
             clone.wait_until_synced(WAIT_S)
             clone.set("/visits", value).wait(WAIT_S)
-            with pytest.raises(BadValue, match="no counter"):
-                Counter(clone, "/visits").add()
+            counter = Counter(clone, "/visits")
+            for act in (counter.add, lambda: counter.value):
+                with pytest.raises(BadValue, match=r"'/visits' is no counter: it holds .*; set it to a whole number"):
+                    act()
+            assert clone["/visits"] == value and Counter(clone, "/absent").value == 0
 
     def test_a_forked_child_does_not_hold_the_lock(self, clones: list[Clone]) -> None:
         with Lock(clones[0], PATH) as lock:

@@ -38,24 +38,25 @@ class _Counter:
     @property
     def value(self) -> int:
         """The number in this copy; 0 if there is no value yet."""
-        return self._number(self._clone.get(self._key))
+        return self._number(self._clone.get(self._key, 0))
 
     def _number(self, value: Any) -> int:
         try:
-            number = 0 if value is None else int(value)
+            number = int(value)
             if isinstance(value, bool) or (isinstance(value, float) and number != value):
                 # The value is not a whole number.
                 raise ValueError
             return number
         except (TypeError, ValueError, OverflowError):
-            raise BadValue(f"{self._key!r} is no counter: it holds {value!r:.60}") from None
+            remedy = "set it to a whole number, or count in another key"
+            raise BadValue(f"{self._key!r} is no counter: it holds {value!r:.60}; {remedy}") from None
 
     async def _add(self, n: int, waits: Waiter) -> int:
         if type(n) is not int:
             raise BadInput(f"a counter counts whole numbers, not {n!r:.60}")
         while True:
             entry = self._clone.entry(self._key)
-            total = self._number(None if entry is None else entry.value) + n
+            total = self._number(0 if entry is None else entry.value) + n
             revision = 0 if entry is None else entry.revision
             try:
                 await waits.done(
