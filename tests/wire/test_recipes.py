@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import secrets
 import threading
 import time
 from concurrent.futures import Future
@@ -218,6 +219,19 @@ def test_a_party_lists_its_present_members(clones: list[Clone]) -> None:
             until(lambda: one.members() == {"a": b"10.0.0.1", "b": b"10.0.0.2"})
             assert list(two) == ["a", "b"] and len(two) == 2 and "a" in two
         until(lambda: list(one) == ["a"])
+
+
+def test_of_two_members_of_one_name_a_party_shows_the_later_one(
+    clones: list[Clone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = iter(["f" * 16, "0" * 16])
+    monkeypatch.setattr(secrets, "token_hex", lambda n: next(tokens))
+    with Party(clones[0], "/twins", "a", value=b"first") as one, Party(clones[1], "/twins", "a", value=b"later") as two:
+        assert one.key > two.key
+        until(lambda: len(one) == len(two) == 2)
+        assert one.members() == two.members() == {"a": b"later"}
+        one.join(WAIT_S)
+        until(lambda: one.members() == two.members() == {"a": b"first"})
 
 
 def test_async_recipes_work_with_await(server: TestServer) -> None:

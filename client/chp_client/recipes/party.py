@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any, Self
 
+from chp.numbers import UNKNOWN
 from chp_client import checks
 from chp_client.agent.lease import Lease
 from chp_client.agent.waiting import Waiter, at_once
@@ -16,6 +18,9 @@ from chp_client.clone.clone import Clone
 
 from .lock import TTL_S, own_name
 from .places import GIVE_BACK_S, checked_value, contender_key, folder, is_contender, name_of, of_kind
+
+# A number above every revision.
+NEWEST = 1 << 63
 
 
 class _Party:
@@ -30,9 +35,18 @@ class _Party:
         self._lease: Lease | None = None
 
     def members(self) -> dict[str, Any]:
-        """Return the name of each member with its value. Of two members of one name, one counts."""
+        """Return the name of each member with its value. Of two members of one name, the later one counts."""
         found = self._clone.prefix(self._path).items()
-        return {name_of(key): value for key, value in found if is_contender(key, self._path)}
+        members = [(name_of(key), self._revision(key), value) for key, value in found if is_contender(key, self._path)]
+        members.sort(key=itemgetter(0, 1))
+        return {name: value for name, _, value in members}
+
+    def _revision(self, key: str) -> int:
+        entry = self._clone.entry(key)
+        if entry is None:
+            return 0
+        # A set of this program that is on its way gets its revision later.
+        return NEWEST if entry.revision == UNKNOWN else entry.revision
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.members())
