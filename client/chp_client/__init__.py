@@ -115,8 +115,10 @@ __all__ = [
 
 
 shorten([Clone, AsyncClone, Lease, AsyncLease, Watch, AsyncWatch, Ticket, Topic, AsyncTopic, ClientFile, Consumer])
-shorten([Writer])  # `clone.set` is its `set`
-shorten([MountedClone, MountedAsyncClone])  # `Clone` and `AsyncClone` make them for several pairs
+# `clone.set` of a Clone is the method `set` of its `Writer`.
+shorten([Writer])
+# `Clone` and `AsyncClone` make these classes for several pairs.
+shorten([MountedClone, MountedAsyncClone])
 
 
 def __dir__() -> list[str]:
@@ -128,7 +130,7 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Return the version. Raise an error for any other name; for an old one, it tells the new word."""
+        """Return `__version__`. Raise an error for any other name. For an old name, the error tells the new one."""
         if name == "__version__":
             return package_version()
         return renamed.told(name, {"LATEST": 'start="end"'}, __name__)

@@ -20,9 +20,9 @@ from chp.numbers import Revision
 from chp.properties import ttl_ms
 
 _VALUE_MAX = DEFAULT.value_bytes_max
-# A longer wait counts as endless, because a lock can't wait for longer.
+# A wait of more seconds than this counts as endless, because a lock can't wait for longer.
 FOR_EVER_S = 1e9
-# A number counts seconds.
+# A time to live: a number of seconds, or a timedelta.
 Ttl = float | timedelta
 
 
@@ -97,7 +97,7 @@ def seconds(name: str, value: float | None) -> float | None:
 
 
 def wait_s(timeout: float | None, name: str = "timeout") -> float | None:
-    """Return how many seconds to wait, or None for as long as it takes; `BadInput` for a negative number."""
+    """Return how many seconds to wait, or None to wait without a limit. Raise `BadInput` for a negative number."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not (timeout > 0 or timeout <= 0):
@@ -126,7 +126,10 @@ def callback(what: str, given: Callable[..., object]) -> None:
 
 
 def prefix_and_queue(prefix: object, queue_max: object, subtrees: tuple[str, ...], held: Mapping[str, Any]) -> None:
-    """Check that something under a prefix may be watched; raise `BadInput` for a pattern, unless keys held begin so."""
+    """Check the prefix and the queue size of a watch. Raise `BadInput` for a bad one.
+
+    A prefix that ends with "*" looks like a pattern. It is refused unless a held key begins with it.
+    """
     prefix_held(prefix, subtrees, "watch")
     if isinstance(prefix, str) and prefix.endswith("*") and not any(map(str.startswith, list(held), repeat(prefix))):
         raise BadInput(f"no key here begins with {prefix!r:.80}; a watch is by prefix; use {prefix.rstrip('*')!r:.80}")
@@ -135,7 +138,7 @@ def prefix_and_queue(prefix: object, queue_max: object, subtrees: tuple[str, ...
 
 
 def prefix_held(prefix: object, subtrees: tuple[str, ...], verb: str) -> None:
-    """Check that this Clone may hold keys under a prefix. `verb` says what they are wanted for."""
+    """Check that this Clone may hold keys under a prefix. `verb` names the caller's action in errors ("watch")."""
     if not isinstance(prefix, str):
         raise BadInput(f"a prefix is text, not {type(prefix).__name__}")
     if not subtrees:
@@ -208,9 +211,9 @@ def keys_of(keys: object) -> list[str]:
 
 
 def ttl_in_ms(ttl: Ttl | None, endless: str = ", or None for a key that stays") -> int | None:
-    """Return a time to live in ms, or None for none; `BadTtl` unless it is above 0 and within the limits.
+    """Return a time to live in ms, or None if `ttl` is None. Raise `BadTtl` unless it is above 0 and within the limits.
 
-    `endless` is what the error says of a key without an end; it is empty where a ttl is needed.
+    `endless` ends the error's text. It tells how to make a key that stays, and is empty if the caller needs a ttl.
     """
     if ttl is None:
         return None
@@ -284,7 +287,7 @@ def value_column(values: list[bytes]) -> tuple[list[bytes], int]:
 def held_key(key: object, subtrees: tuple[str, ...], *, read: bool = False) -> str:
     """Check that a key lies in one of the held subtrees, and return it. A write-only Clone takes any key.
 
-    `read` says that the caller reads the key too, which a write-only Clone can't.
+    `read` says that the caller reads the key too. Then the error does not propose a write-only Clone.
     """
     checked = check_key(key)
     if subtrees and not checked.startswith(subtrees):
@@ -295,7 +298,7 @@ def held_key(key: object, subtrees: tuple[str, ...], *, read: bool = False) -> s
 def held_column(keys: list[str], subtrees: tuple[str, ...]) -> None:
     """Check that all keys of a column lie in the held subtrees.
 
-    For one subtree, two comparisons are enough.
+    If there is one subtree, the check of the lowest and the highest key is enough.
     """
     if not subtrees or not keys or "" in subtrees:
         return
@@ -307,7 +310,7 @@ def held_column(keys: list[str], subtrees: tuple[str, ...]) -> None:
 
 
 def not_held(key: str, subtrees: tuple[str, ...], *, read: bool = False) -> BadKey:
-    """Return the error for a key outside the held subtrees, which is to be written, or read too."""
+    """Return the error for a key outside the held subtrees. `read` says that the caller reads the key too."""
     held = ", ".join(map(repr, subtrees))
     writer = "" if read else "a Clone with subtree=None, which only writes, or "
     return BadKey(f"key {key!r:.80} is outside what this Clone holds ({held}); use {writer}one that holds it")

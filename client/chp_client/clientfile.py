@@ -9,9 +9,9 @@
 A file may have several pairs, with a table `[mounts]` that says which pair has which subtree, and `[topics]`
 (mount_table.py). Each address there is one of the file's servers.
 
-`Clone(client_file=path)` reads one. `ClientFile.read(path)` returns a tuple of the addresses, which a Clone takes as
-its servers: `Clone(ClientFile.read(path).only([one]))`. Its repr shows no secret. It is pickled as its path, so
-another process, such as a worker of Spark, reads the file itself.
+`Clone(client_file=path)` reads a client file. `ClientFile.read(path)` returns a tuple of the addresses, which a Clone
+takes as its servers: `Clone(ClientFile.read(path).only([one]))`. The repr of a ClientFile shows no secret. A ClientFile
+is pickled as its path, so another process, such as a worker of Spark, reads the file itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from chp.keyfiles import KeyPair
 
 from .mount_table import Mounts
 
-# The present key, and the next one during a change of keys.
+# A client file has at most this many keys of a server: the present key, and the next one during a change of keys.
 SERVER_KEYS_MAX = 2
 _KNOWN = {"public", "secret", "servers", "mounts", "topics"}
 _REMEDY = "`chp keygen NAME --server ADDRESS=SERVER.pub` writes such a file"
@@ -45,7 +45,7 @@ class Credentials:
     server_keys: tuple[bytes, ...]
 
     def put_on(self, socket: zmq.Socket[bytes], turn: int = 0) -> None:
-        """Set the keys on a socket, for its next connections. `turn` counts through the server's keys."""
+        """Set the keys on a socket, for its next connections. Each next `turn` takes the next of the server's keys."""
         socket.curve_publickey, socket.curve_secretkey = self.pair.public, self.pair.secret
         socket.curve_serverkey = self.server_keys[turn % len(self.server_keys)]
 
@@ -55,7 +55,7 @@ class ClientFile(tuple[str, ...]):
 
     path: str
     credentials: dict[str, Credentials]
-    # The mounts, whose servers are client files too. It is None if the file has one pair.
+    # The mounts. The servers of each mount are a `ClientFile` too. None if the file has one pair.
     mounts: Mounts | None
 
     @classmethod
@@ -75,7 +75,7 @@ class ClientFile(tuple[str, ...]):
         return made
 
     def only(self, servers: Iterable[str]) -> Self:
-        """Return a ClientFile with some of its servers, without mounts. Raise `BadInput` for one that it lacks."""
+        """Return a ClientFile with some of its servers, without mounts. Raise `BadInput` for any other server."""
         chosen = list(servers)
         for server in chosen:
             if server not in self.credentials:
@@ -88,7 +88,7 @@ class ClientFile(tuple[str, ...]):
         return self.path == other.path and tuple(self) == tuple(other)
 
     def __ne__(self, other: object) -> bool:
-        # A tuple has a comparison of its own.
+        # Without this method, `!=` would be that of a tuple.
         return not self == other
 
     def __hash__(self) -> int:

@@ -15,7 +15,7 @@ import msgpack
 from chp.errors import BadInput, BadValue
 
 if TYPE_CHECKING:
-    # The type checker needs this one, because of its `default`.
+    # A type checker needs the TypeVar of typing_extensions, which takes a `default`.
     from typing_extensions import TypeVar
 
     V = TypeVar("V", default=Any)
@@ -134,9 +134,9 @@ class Decoding:
             return self._bad(key, data, error)
 
     def column(self, keys: Sequence[str], values: Sequence[Any], empty: Sequence[int] = ()) -> list[Any]:
-        """Return the values of several keys, with None at the places `empty`.
+        """Return the decoded values of several keys, with None at each index in `empty`.
 
-        If `decode` takes them all, no other Python code runs for each value.
+        If `decode` accepts every value, no other Python code runs for each value.
         """
         out: list[Any] = []
         start = 0

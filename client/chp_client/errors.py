@@ -27,20 +27,20 @@ from chp.numbers import Revision, describe
 
 
 class GoneMeanwhile(KeyError):
-    """The error for an absent key if an iteration over the Clone began a moment ago. The key may be deleted since."""
+    """The error for an absent key soon after an iteration over the Clone began. The key may have been deleted since."""
 
     def __str__(self) -> str:
         return f"{self.args[0]!r} is not there; if it went while you iterated, use clone.snapshot()"
 
 
 class NotHeld(BadKey, KeyError):
-    """A Clone was asked for a key that lies outside its subtrees, so it can't tell whether the servers have it."""
+    """The error for a read of a key outside a Clone's subtrees. The Clone can't tell whether the servers have it."""
 
     __str__ = ChpError.__str__
 
 
 def outside(key: str, subtrees: tuple[str, ...]) -> NotHeld:
-    """Return the error for reading a key outside the subtrees, of which a Clone that only writes has none."""
+    """Return the error for a read of a key outside the subtrees. A Clone that only writes has no subtrees."""
     held = f"holds ({', '.join(map(repr, subtrees))})" if subtrees else "holds: it only writes"
     return NotHeld(f"key {key!r:.80} is outside what this Clone {held}; read it with a Clone that holds it")
 
@@ -58,7 +58,7 @@ class Full(ChpError):
 
 
 class Lagging(ChpError):
-    """The error for a reader that is further behind than its limit. `text` leaves the remedy out."""
+    """The error for a reader that is further behind than its limit. `text` is the message without the remedy."""
 
     def __init__(self, text: str, remedy: str = "") -> None:
         super().__init__(f"{text}; {remedy}" if remedy else text)
@@ -136,8 +136,8 @@ class Fenced(Refused):
     """The error for an acknowledgement of messages that another consumer has by now, or that are acknowledged.
 
     Nothing of the batch was done. `detail` tells what differed: the topic, the group, whether the consumer is a
-    `member`, the offset it continued `from`, and `at`, which has the positions of the slots and whether they are its
-    own.
+    `member`, the offset that the acknowledgement continues `from`, and `at`. `at` has the position of each slot, and
+    whether the consumer has that slot.
     """
 
 
@@ -158,7 +158,7 @@ def _fenced(detail: object) -> Fenced:
 
 
 def refusal(code: str, detail: object) -> Refused:
-    """Return the error for a REFUSED."""
+    """Return the error for a server's REFUSED message, from its code and its detail."""
     if code == "fenced":
         return _fenced(detail)
     conditions = code == "parted" and isinstance(detail, dict)
@@ -169,7 +169,7 @@ def refusal(code: str, detail: object) -> Refused:
         return Conflict(f"{why or 'nothing was set'}: {shown}; read the entry again and retry", code, detail)
     if code == "topic":
         return NoSuchTopic(f"nothing was done: {detail}", code, detail)
-    # The code also refuses messages for a topic made with `require_group`, which has another text.
+    # Servers also refuse messages with this code if a topic was made with `require_group`. That text is another one.
     if code == "group" and " has no group " in str(detail):
         return NoSuchGroup(f"nothing was done: {detail}", code, detail)
     kind = {"there": AlreadyThere, "name": NoSuchMessage}.get(code, Refused)

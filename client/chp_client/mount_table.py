@@ -31,7 +31,7 @@ class Mounts:
     """The mounts by their prefixes, and the mounts of topics."""
 
     def __init__(self, servers: Mapping[str, Sequence[str]], topics: Mapping[str, str] | None = None) -> None:
-        # For each prefix the servers of its pair. They are a `ClientFile` if keys belong to them.
+        # The servers of each prefix's pair. They are a `ClientFile` if a client file named them, which has their keys.
         self.servers = dict(servers)
         self.topics = dict(topics or {})
         self._longest = sorted((each for each in self.servers if each != ROOT), key=len, reverse=True)
@@ -77,7 +77,7 @@ class Mounts:
         return cls(servers, _rules(topics, servers))
 
     def with_servers(self, named: Callable[[Sequence[str]], Sequence[str]]) -> Self:
-        """Return the same mounts whose servers are what `named` returns for their addresses."""
+        """Return these mounts, with the servers of each replaced by `named(servers)`."""
         return type(self)({prefix: named(servers) for prefix, servers in self.servers.items()}, self.topics)
 
     # -- deciding
@@ -100,7 +100,7 @@ class Mounts:
         """Return the one mount that has all these keys, of which there is at least one.
 
         Raise `BadKey` for a key that no mount has, and `BadInput` with both mounts if the keys are of several. `what`
-        is the call that needs one mount. C-level loops look at the keys, unless they are refused.
+        is the call that needs one mount. C-level loops check the keys; Python code looks at each key only to refuse it.
         """
         mount = self.of_key(keys[0])
         inside = self.nested(mount)
@@ -109,7 +109,7 @@ class Mounts:
             if not outside and not (inside and any(map(str.startswith, keys, repeat(inside)))):
                 return mount
         except TypeError:
-            # One of them is no text, which `of_key` refuses.
+            # One of the keys is no text. `of_key` refuses it below.
             pass
         return one(what, ((self.of_key(key), key) for key in keys))
 
@@ -140,13 +140,13 @@ class Mounts:
         return next((mount for beginning, mount in self._beginnings if name.startswith(beginning)), ROOT)
 
     def touched(self, prefix: str) -> list[str]:
-        """Return the mounts that may have keys that begin with a prefix, the one that has the prefix itself first."""
+        """Return the mounts that may have keys under a prefix. The mount that has the prefix itself comes first."""
         inside = sorted(each for each in self.servers if each != ROOT and each.startswith(prefix))
         outer = next((each for each in self._longest if prefix.startswith(each)), ROOT)
         return inside if outer in inside or outer not in self.servers else [outer, *inside]
 
     def split(self, subtrees: Iterable[str]) -> dict[str, list[str]]:
-        """Return the subtrees to hold of each mount. Raise `BadSubtree` for a subtree that no mount has."""
+        """Return for each mount the subtrees to hold from it. Raise `BadSubtree` for a subtree that no mount has."""
         found: dict[str, list[str]] = {}
         for subtree in subtrees:
             touched = self.touched(subtree)
@@ -174,7 +174,7 @@ class Mounts:
     def ranges(self, low: str, high: str | None) -> list[tuple[str, str, str | None]]:
         """Return the ranges of keys from `low` on and below `high`, in order, each with its mount.
 
-        Keys that no mount has are in none of them.
+        No range has keys that no mount has.
         """
         edges = {low}
         for prefix in self._longest:
@@ -206,9 +206,9 @@ def is_text(text: str) -> bool:
 
 
 def one(what: str, found: Iterable[tuple[str, object]]) -> str:
-    """Return the one mount of the things in `what`. Raise `BadInput` with two of them if they are of several mounts.
+    """Return the one mount of some keys or topics. Raise `BadInput` that names two of them if they are of two mounts.
 
-    `found` has the mount of each thing, and the thing.
+    `found` has pairs of a mount and a key or topic. `what` names the call or object that needs one mount.
     """
     first: tuple[str, object] | None = None
     for mount, thing in found:
@@ -223,7 +223,7 @@ def one(what: str, found: Iterable[tuple[str, object]]) -> str:
 
 
 def _above(prefix: str) -> str:
-    """Return the lowest text above all keys that begin with a prefix, which ends with a slash."""
+    """Return the lowest text above all keys that begin with a prefix. The prefix ends with "/", and "0" follows "/"."""
     return prefix[:-1] + "0"
 
 

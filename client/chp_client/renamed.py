@@ -9,8 +9,8 @@
     class Clone:
         incr = RedisName("recipes.Counter(clone, key).add()")    # clone.incr raises AttributeError: use recipes.Counter
 
-An old name costs nothing where nobody uses it. It is a descriptor in the class, because `__getattr__` would make each
-attribute of an instance slower. `dir` does not show it.
+An old name costs nothing until a program uses it. It is a descriptor in the class, because `__getattr__` would make
+each attribute of an instance slower. `dir` does not show it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from chp.errors import BadInput
 
-NeverGiven = Any  # the type of a parameter that is there to be refused; `help` does not show it
+# The type of a parameter that exists only so that a call with it is refused. `help` does not show such a parameter.
+NeverGiven = Any
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -56,14 +57,14 @@ REDIS_ARGUMENTS: dict[str, str] = {
 
 
 def unknown_argument(function: str, name: str) -> TypeError:
-    """Return the error for an argument that a function has not, with our word for one of Redis's."""
+    """Return the error for an argument that a function does not have. It names our argument for one of Redis."""
     if name in REDIS_ARGUMENTS:
         return TypeError(f"{function}() has no {name}=; use {REDIS_ARGUMENTS[name]} (docs/from/redis.md)")
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}")
 
 
 def refusing_redis(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Raise TypeError with our word for an argument of Redis's `set`."""
+    """Decorate an async function: an argument of Redis's `set` raises TypeError that names our argument."""
 
     @wraps(function)
     async def called(*arguments: P.args, **named: P.kwargs) -> R:
@@ -75,7 +76,7 @@ def refusing_redis(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P,
 
 
 def refusing_pattern(function: Callable[P, R]) -> Callable[P, R]:
-    """Raise TypeError that names `prefix` for an argument of a method that takes none, as Redis's `keys` takes one."""
+    """Decorate a method without arguments: a call with a pattern, as for Redis's `keys`, raises TypeError."""
 
     @wraps(function)
     def called(*arguments: P.args, **named: P.kwargs) -> R:
@@ -87,7 +88,7 @@ def refusing_pattern(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def public_names(owner: type, names: Iterable[str]) -> list[str]:
-    """Return those of an object's `names` that its users may use: no old names and no private ones."""
+    """Return the names among `names` that users may use. Old names of `owner` and private names are left out."""
     gone = {name for each in owner.__mro__ for name, thing in vars(each).items() if isinstance(thing, OldName)}
     return [name for name in names if name not in gone and (name.startswith("__") or not name.startswith("_"))]
 

@@ -25,7 +25,7 @@ def shorten(classes: Iterable[type]) -> None:
                     if isinstance(function, FunctionType) and (name == "__init__" or not name.startswith("_")):
                         _shorten(function)
                 if "__new__" in vars(each) and "__init__" in vars(each):
-                    # `help` would show the arguments of `__new__`, which only looks at some of them.
+                    # Otherwise `help` would show the signature of `__new__`, which is only `*arguments, **named`.
                     vars(each)["__new__"].__func__.__signature__ = signature(vars(each)["__init__"])
 
 

@@ -1,12 +1,12 @@
-"""Where a reader begins: one table, for all that read keys or messages (docs/starts.md).
+"""The places where a reader of keys or messages may begin (docs/starts.md).
 
     keys      "end"         only what is new
               "snapshot"    all that is held, then changes
               "begin"       the oldest change that is retained, and all after it
-              a revision    the one seen last: all changes after it
+              a revision    all changes after this revision, the last one that the reader saw
     topics    "begin"       the oldest message that is kept, and all after it
               "end"         only what is new
-              an offset     the first one wanted
+              an offset     the message with this offset, and all after it
 
 Spark's `startingOffsets` has Spark's own words.
 """
@@ -21,7 +21,7 @@ from . import checks
 KeyStart = int | str
 TopicStart = int | str
 END, SNAPSHOT, BEGIN = "end", "snapshot", "begin"
-# The offset by which servers know the end of a topic.
+# Servers take this offset as the end of a topic.
 AT_END = -1
 _OFFSET_MAX = (1 << 61) - 1
 _GONE = {"now": END, "latest": END, "earliest": BEGIN}

@@ -33,7 +33,7 @@ FilePath = str | os.PathLike[str]
 class Target(NamedTuple):
     """The servers and the content of a Clone. The subtrees are not checked yet."""
 
-    # The addresses. If there are keys, this is a `ClientFile`.
+    # The addresses. This is a `ClientFile` if a client file named them, which has the servers' keys.
     servers: Sequence[str]
     endpoints: list[tuple[str, str, str]]
     subtree: str | None
@@ -62,7 +62,7 @@ def target(
 
 
 def servers_of(servers: Servers | None, client_file: FilePath | None, subtree: str | None = None) -> Sequence[str]:
-    """Return the addresses that the arguments or the environment mean, as a `ClientFile` if keys belong to them.
+    """Return the addresses that the arguments or the environment mean, as a `ClientFile` if a file names them.
 
     If they mean several pairs, the addresses are those of the mount that has the `subtree`. The subtree and the codec
     of a `chp://` URL are ignored: only a Clone uses them. Raises `BadInput`.
@@ -97,7 +97,7 @@ def _mounts(named: Servers) -> Mounts | None:
 
 
 def _named(servers: Servers | None, client_file: FilePath | None) -> tuple[Servers, str]:
-    """Return the text or file that names the servers, and the variable that it comes from, or ""."""
+    """Return the servers as they were named, and the environment variable that named them ("" if none did)."""
     if client_file is not None:
         if servers is not None:
             raise BadInput("both servers and client_file are given; the file names the servers: leave servers out")

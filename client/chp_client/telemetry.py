@@ -1,4 +1,4 @@
-"""Metrics of Clones for OpenTelemetry or Prometheus. The package is imported only when one of these classes is used.
+"""Metrics of Clones for OpenTelemetry or Prometheus. Each of these packages is imported when its class is first used.
 
     Clone(metrics=telemetry.installed())            # OpenTelemetry, else Prometheus, else no metrics
     Clone(metrics=telemetry.OpenTelemetry())        Clone(metrics=telemetry.Prometheus())
@@ -42,14 +42,14 @@ def installed() -> Metrics | None:
         if find_spec(package) is not None:
             try:
                 return made()
-            # Only another part of that package is installed.
+            # The package is there, but not the part of it that the class needs.
             except ImportError:
                 continue
     return None
 
 
 class _Told(ABC):
-    """The count of synced Clones, which changes with the state of each."""
+    """A base class that counts its Clone among the synced Clones while the state of the Clone is SYNCED."""
 
     _synced = False
 
@@ -64,7 +64,7 @@ class _Told(ABC):
 
 
 class OpenTelemetry(_Told):
-    """The metrics by the meter "chp_client" of the provider that the program has set up."""
+    """The metrics in the meter "chp_client" of the OpenTelemetry provider that the program has set up."""
 
     def __init__(self) -> None:
         self._ack, self._refused, self._clones, self._changes = _meter()

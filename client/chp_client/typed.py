@@ -3,13 +3,13 @@
     bytes                 raw                        str                    UTF-8
     a dataclass           JSON, with the fields by their names; a field may be a number, text, a date, a time, a
                           Decimal, an Enum, another dataclass, None, or a list, tuple or dict of these
-    a pydantic model      its own methods, `model_dump_json` and `model_validate_json`; nothing is imported for it
-    a class of a codec    a class without arguments that has `encode` and `decode`
+    a pydantic model      JSON, by its `model_dump_json` and `model_validate_json`; pydantic is not imported for it
+    a codec's class       the codec that the class makes without arguments; it has `encode` and `decode`
     dict, list, ...       JSON
 
 A type that can't be carried is an error when the Clone is made, not at the first value. Fields that are not known here
-are ignored, so a writer may be newer than its readers. A missing field gets its default. Without a default the value
-is not of that type: that is a `BadValue`, and `on_bad` decides what happens.
+are ignored, so a writer may be newer than its readers. A missing field gets its default. If it has no default, the
+value can't be decoded (`BadValue`), and `on_bad` decides what happens.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ Read = Callable[[Any], Any]
 
 
 def codec_of(codec: str | Codec | type[Any]) -> Codec | None:
-    """Return the codec for a name, for a type of values, or as it is given.
+    """Return the codec for a name or for a type of values. Return a given codec as it is.
 
-    Returns None for "raw", which needs no codec.
+    Return None for "raw", which needs no codec.
     """
     if codec in ("raw", bytes):
         return None
@@ -84,7 +84,7 @@ def codec_of_type(kind: Any) -> Codec:
 
 
 class OfModel:
-    """A codec by the JSON methods of a pydantic model."""
+    """A codec that uses the JSON methods of a pydantic model."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -96,7 +96,7 @@ class OfModel:
         return text.encode()
 
     def decode(self, data: bytes) -> Any:
-        """Return the model. Raise `BadValue` for bytes that it does not validate."""
+        """Return the model's object. Raise `BadValue` for bytes that the model does not accept."""
         try:
             return self._kind.model_validate_json(data)
         except ValueError as error:
@@ -116,7 +116,7 @@ class OfDataclass:
         return self._json.encode(_plain(value))
 
     def decode(self, data: bytes) -> Any:
-        """Return the dataclass. Raise `BadValue` for bytes that are not one."""
+        """Return an object of the dataclass. Raise `BadValue` for bytes that are not JSON of one."""
         thing = self._json.decode(data)
         try:
             return self._read(thing)
@@ -259,7 +259,7 @@ class Typed:
         return (self._made,)
 
     def __or__(self, other: Any) -> Any:
-        # `self | other` would need a type on the left side.
+        # `self | other` would only call this method again.
         return typing.Union[self, other]  # noqa: UP007
 
     def __repr__(self) -> str:

@@ -8,8 +8,8 @@
 Standard output carries the answer and nothing else. The answer is the same wherever it goes, but a terminal also gets
 colour and aligned columns. Remarks about the work go to standard error.
 
-The command line needs click and rich, from the extra `cli`. This module alone can be imported without them, and says
-so.
+The command line needs click and rich, from the extra `cli`. Only this module can be imported without them; `main` then
+names the missing packages and says how to install them.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """The group `chp`: its commands, did-you-mean, errors in one line, exit codes, and commands of other packages.
 
 A command ends in one of four ways, and this is the one place that turns them into an exit code: it returns its exit
-code or None, it raises a `Fault` or a usage error (one line on standard error), its reader goes away (quiet, 141), or
-the user presses Ctrl-C (quiet, 130).
+code or None, it raises a `Fault` or a usage error (one line on standard error), the reader of its output closes the
+pipe (exit code 141, no message), or the user presses Ctrl-C (exit code 130, no message).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .servers import access, bench, dev, doctor, keys, operate, status
 from .settings import CommandGroup, group, shared
 from .topics import messages, topic
 
-# The order in which people need them.
+# The help lists the commands in this order: those that users need first come first.
 ORDER = (
     "get", "set", "del", "ls", "du", "watch", "history", "pub", "sub", "topic", "lock", "elect", "dump", "load",
     "record", "replay", "status", "doctor", "top", "clients", "bench", "switch", "leases", "backup", "restore",
@@ -32,7 +32,7 @@ ORDER = (
 
 
 class ChpGroup(CommandGroup):
-    """The group `chp`: its errors are one line."""
+    """The group `chp`, which shows each error as one line."""
 
     habits: ClassVar[dict[str, str]] = {
         "put": "set", "rm": "del", "delete": "del", "list": "ls", "keys": "ls", "subscribe": "watch", "publish": "pub",
@@ -41,15 +41,15 @@ class ChpGroup(CommandGroup):
     }  # fmt: skip
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return our commands in `ORDER`, then those of other packages."""
+        """Return the names of the built-in commands in `ORDER`, then those of the plug-ins."""
         return [*(n for n in ORDER if n in self.commands), *sorted(set(plugins.names()) - set(ORDER))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command of ours, or one that another package offers."""
+        """Return the built-in command of this name, or else the plug-in; None if there is neither."""
         return self.commands.get(cmd_name) or plugins.command(cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; it ends quietly if its reader goes away."""
+        """Run the command. Exit without a message if the reader of its output has closed the pipe."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -58,7 +58,7 @@ class ChpGroup(CommandGroup):
             _forget_stdout()
             ctx.exit(PIPE_CLOSED)
         except OSError as error:
-            # A full disk, for example, or a directory without rights.
+            # The disk is full, for example, or the user may not write to the directory.
             _forget_stdout()
             where = error.filename or "the answer can't be written"
             click.echo(f"chp {ctx.invoked_subcommand}: {where}: {error.strerror or error}", err=True)
@@ -106,7 +106,7 @@ def _wants_help(error: click.UsageError) -> bool:
 
 def _open_what_is_closed() -> None:
     """Replace standard output and error by /dev/null if the calling program has closed them (`>&-`)."""
-    # Both stay open for the whole run.
+    # No `with` here: both files stay open until the process ends.
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if sys.stderr is None:
@@ -114,7 +114,7 @@ def _open_what_is_closed() -> None:
 
 
 def _forget_stdout() -> None:
-    """Send the interpreter's last flush to /dev/null, because our reader has gone."""
+    """Point standard output to /dev/null, so that the interpreter's last flush can't fail a second time."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, AttributeError):

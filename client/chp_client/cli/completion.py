@@ -1,8 +1,8 @@
 """`chp completion SHELL`: completion of commands, options and keys in a shell.
 
-The shell asks `chp` itself, which click answers; keys come from the pair. Completion waits for them a second at most,
-and offers none if they can't be had. If there are more than a thousand keys it offers their folders, and goes down as
-long as there is only one folder.
+The shell runs `chp` to complete a word. Click completes commands and options; keys come from the pair. Completion waits
+at most a second for keys, and offers none if the pair does not answer. If more than a thousand keys match, completion
+offers their folders instead. While only one folder matches, completion goes down into that folder.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .store import Store, reading
 
 SHELLS = ("bash", "zsh", "fish")
 PATIENCE_S = 1.0
-# The most words that are offered; a shell shows no more at once.
+# Completion offers at most this many words.
 WORDS_MAX = 1000
-# No character comes after this one.
+# The last character in the sort order. A folder followed by this character sorts behind all keys of the folder.
 BEHIND = "\U0010ffff"
 
 
@@ -26,7 +26,8 @@ BEHIND = "\U0010ffff"
 def completion(settings: CliSettings, shell: str) -> None:
     """Print the completion of commands, options and keys for a shell.
 
-    Keys are those of CHP_SERVERS or CHP_CLIENT_FILE, or of the --servers or --client-file before them.
+    Completed keys come from the servers of CHP_SERVERS or CHP_CLIENT_FILE, or of a --servers or --client-file earlier
+    on the command line.
 
     Examples:
         source <(chp completion bash)    # in ~/.bashrc
@@ -39,7 +40,7 @@ def completion(settings: CliSettings, shell: str) -> None:
 
 
 def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the keys that begin so, for an argument that is a key."""
+    """Return the keys that begin with `incomplete`. Click calls this function to complete a key on the command line."""
     settings = ctx.ensure_object(CliSettings)
     try:
         settings.resolve()
@@ -52,7 +53,7 @@ def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
 
 
 def _words(store: Store, prefix: str) -> list[str]:
-    """Return the keys under a prefix, or their folders if they are too many; a single folder is opened."""
+    """Return the keys under a prefix, or their folders if there are too many keys. Go down into a single folder."""
     found = store.keys(prefix, None, WORDS_MAX + 1)
     while len(found) > WORDS_MAX:
         words = _folders(store, prefix)

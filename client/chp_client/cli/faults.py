@@ -2,10 +2,10 @@
 
     0  done                          3  no server within --timeout
     1  not found, or degraded        4  a server refused, or its data is not what it should be
-    2  used wrongly                  130  Ctrl-C        141  the reader of our pipe has gone
+    2  used wrongly                  130  Ctrl-C        141  the reader of the output has closed the pipe
 
-`chp status` reads 1 and 2 in its own way: degraded, and no server is active. An error is one line: the cause and the
-remedy.
+For `chp status`, 1 means that the pair is degraded, and 2 that no server is active. An error is one line: the cause and
+the remedy.
 """
 
 import click
@@ -38,12 +38,12 @@ class Misused(Fault):
 
 
 class NoServer(Fault):
-    """No server answered in time, or none of them may serve."""
+    """The failure that no server answered in time, or that none of them may serve."""
 
     exit_code = NO_SERVER
 
 
 class RefusedByServer(Fault):
-    """A server answered with a refusal."""
+    """A refusal by a server, or another failure with exit code 4."""
 
     exit_code = REFUSED

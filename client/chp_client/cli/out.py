@@ -8,9 +8,9 @@ A command says once what it shows, as fields for JSON and as text, and `Out` cho
     show(things, fields, text)      many things: a line each
     table(things, fields, row)      many things: aligned columns
     records(things)                 many things, as JSON only
-    answer(fields, text)            one result, which everybody gets
-    done(fields, text)              one result that a pipe does without: the exit code tells it
-    report(fields, text)            one result about the work: text goes to standard error
+    answer(fields, text)            one result, to a pipe and to a terminal
+    done(fields, text)              one result as JSON or to a terminal; a script reads the exit code instead
+    report(fields, text)            one result about the work: JSON to standard output, text to standard error
 
 All output is UTF-8, whatever the locale, so that a value leaves as it came.
 """
@@ -35,7 +35,7 @@ from .text import columns
 if TYPE_CHECKING:
     from rich.console import Console
 
-# A command ends this long after its timeout.
+# The library's warnings are held back for a command's timeout and this margin, because the command may end so late.
 MARGIN_S = 1.0
 T = TypeVar("T")
 Fields = dict[str, Any]
@@ -100,7 +100,7 @@ class Out:
         self.line(json_line(fields) if self.json else text)
 
     def done(self, fields: Fields, text: str) -> None:
-        """Write a result that a pipe does without."""
+        """Write a result as JSON or to a terminal. Write no text to a pipe, because the exit code says enough there."""
         if self.json or self.terminal:
             self.answer(fields, text)
 
@@ -116,7 +116,7 @@ class Out:
         if self.err_terminal:
             click.echo(text, err=True)
 
-    # -- what they are made of
+    # -- the writes that the forms are made of
 
     def raw(self, data: bytes) -> None:
         """Write exactly these bytes."""
@@ -133,7 +133,7 @@ class Out:
             self.line("\n".join(texts))
 
     def style(self, text: str, **how: Any) -> str:
-        """Return the text in colour, on a terminal that wants it."""
+        """Return the text in colour if it goes to a terminal, and the environment does not forbid colour."""
         return click.style(text, **how) if self.terminal and not no_colour() else text
 
     def console(self) -> Console:
@@ -143,7 +143,7 @@ class Out:
         return Console(highlight=False) if self.terminal else Console(width=240, color_system=None, highlight=False)
 
     def watch_reader(self, code: int) -> None:
-        """End with this exit code as soon as the reader of a pipe has gone, even if there is nothing to write."""
+        """End the process with this exit code once the reader closes the pipe, even if there is nothing to write."""
         try:
             fd = self.stream.fileno()
             is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
@@ -159,7 +159,7 @@ def _encoded(text: str | bytes) -> bytes:
 
 
 def _end_with_reader(fd: int, code: int) -> None:
-    # An empty set of events still reports that the other end is closed.
+    # `poll` reports a closed reader even if it is asked for no events.
     poller = select.poll()
     poller.register(fd, 0)
     poller.poll()
@@ -180,7 +180,10 @@ _WARNINGS = _WarningLines(logging.WARNING)
 
 
 def hold_warnings(seconds: float) -> None:
-    """Show no warnings for so long: a command that finds no server within --timeout ends with a line of its own."""
+    """Hold back warnings for `seconds` and a margin; 0 shows them again.
+
+    A command that finds no server within --timeout ends with its own line, and needs no warnings before that line.
+    """
     _WARNINGS.silent_until = time.monotonic() + seconds + (MARGIN_S if seconds else 0)
 
 

@@ -1,4 +1,4 @@
-"""The status replies of a pair: each server as a view, and one verdict on both. Pure.
+"""The status replies of a pair: a `ServerStatus` for each server, and one verdict on all of them. Pure.
 
 A server's reply is a map (SPEC.md, section 17). A missing fact is shown as "-" and an unknown one is ignored, so that
 this program and a server of another version still understand each other.
@@ -6,11 +6,11 @@ this program and a server of another version still understand each other.
 The verdicts are the exit codes of `chp status` too:
 
     0 healthy         one server is active, and in sync with a passive, or it has no peer by configuration
-    1 degraded        one is active, but the other is away, starting, not in sync, or active too; or it speaks CHP/1
-                      only, and so can't tell its state
+    1 degraded        one is active, but the other is away, starting, not in sync, or active too; or the only servers
+                      that answer speak CHP/1, which can't tell a state
     2 nobody active   a server answers, but none is active
     3 no server       no server answers
-    4 denied          the servers that answer do not let this user in, or do not tell it
+    4 denied          the servers that answer do not let this user in, or do not tell this user their status
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _STATE_WORDS = {"PRIMARY": "STARTING", "BACKUP": "STARTING"}
 
 @dataclass(slots=True)
 class ServerStatus:
-    """One server, as far as it told us."""
+    """The status of one server, as far as the server told it."""
 
     server: str
-    # The reason if there is nothing to show.
+    # The reason why the server told no facts, or "".
     problem: str = ""
-    # The server answers, but only follows RFC 12.
+    # The server answers, but speaks only CHP/1 (RFC 12), which has no status.
     only_chp1: bool = False
     # The server answers with a refusal.
     denied: bool = False
@@ -108,7 +108,7 @@ class ServerStatus:
 
     @property
     def in_sync(self) -> bool | None:
-        """True if the server says that both hold the same contents; None if it does not say."""
+        """True if the server says that both servers hold the same contents; None if it says nothing."""
         said: bool | None = self.fact("in_sync")
         return said
 
@@ -133,7 +133,7 @@ class ServerStatus:
         return sum(int(n) for n in (*channels.values(), plain) if is_number(n))
 
     def behind(self, others: list[ServerStatus]) -> int:
-        """Return the number of updates that another server had and this one lacked when they were asked."""
+        """Return how many updates this server lacked, when asked, compared with the most advanced other server."""
         return max(0, *(v.sequence - self.sequence for v in others if v.reachable), 0)
 
 
@@ -152,7 +152,7 @@ def is_number(thing: object) -> TypeGuard[float]:
 
 
 def view(server: str, answer: Answer) -> ServerStatus:
-    """Return an answer, or the lack of one, as a view."""
+    """Return the status of a server from its answer, which may also be an error."""
     if isinstance(answer, AdminReply):
         return ServerStatus(server, number=answer.number, facts={str(k): v for k, v in answer.facts.items()})
     denied = isinstance(answer, Refused | AdminDenied)
@@ -160,7 +160,10 @@ def view(server: str, answer: Answer) -> ServerStatus:
 
 
 def views(answers: Mapping[str, Answer], named: bool) -> list[ServerStatus]:
-    """Return views of all servers. If the user named none, a lone server hides the unused default address."""
+    """Return the status of all servers.
+
+    If the user named no servers, and a server without a peer answers at a default address, leave out the other address.
+    """
     seen = [view(server, answer) for server, answer in answers.items()]
     alone = [v for v in seen if v.reachable and not v.has_peer and not v.is_replica]
     return alone if alone and not named and not any(v.reachable and v.has_peer for v in seen) else seen
@@ -184,7 +187,7 @@ def verdict(seen: list[ServerStatus]) -> PairVerdict:
 
 
 def _of_replicas(serve: list[ServerStatus], behind: list[ServerStatus], away: list[ServerStatus]) -> PairVerdict:
-    """Return the verdict on replicas, if no server of their pair answers."""
+    """Return the verdict if only replicas answer, and no server of their pair does."""
     if len(behind) > 1:
         lost = f"{_names(behind)} are PASSIVE: replicas that hear no active, or are catching up"
     else:
@@ -208,7 +211,7 @@ def _names(seen: list[ServerStatus]) -> str:
 
 
 def _of_two_pairs(active: list[ServerStatus]) -> str:
-    """Return why these servers are not of one pair, or ""."""
+    """Return the reason why these active servers belong to two pairs, or ""."""
     stores = {v.fact("store"): v.server for v in active if v.fact("store")}
     if len(stores) < 2:
         return ""
@@ -234,7 +237,7 @@ def _verdict(seen: list[ServerStatus]) -> PairVerdict:
 
 
 def _remedy(seen: list[ServerStatus]) -> str:
-    """Return the remedy if no asked server is active; another one may be."""
+    """Return the remedy if no server asked is active. A server that was not asked may be active."""
     here = [v for v in seen if v.reachable]
     active = [v.fact("peer.name") or "?" for v in here if v.fact("peer.alive") and v.fact("peer.state") == "active"]
     if not active and any(v.state == "PASSIVE" for v in seen):
@@ -252,7 +255,7 @@ def _nobody(away: list[ServerStatus]) -> PairVerdict:
 
 
 def why_away(away: list[ServerStatus]) -> str:
-    """Return why servers do not answer, each problem once."""
+    """Return the reasons why servers do not answer; servers with the same problem are listed together."""
     problems = {v.problem: "" for v in away}
     for v in away:
         problems[v.problem] += (", " if problems[v.problem] else "") + v.server

@@ -6,8 +6,8 @@ The client never imports the server. A command that needs the server's code, as 
     check = "chp_server.tools.check_command:check"
 
 An entry point is a plain function `(args: list[str]) -> int`: it reads its own arguments (`--help` too), prints, and
-returns the exit code. It needs no click. The first line of its docstring stands in the list of commands. A --json
-or a --client-file before the command is given to it first.
+returns the exit code. The function needs no click. The first line of its docstring stands in the list of commands. If
+the user gives --json or --client-file before the command, the function gets these options first in `args`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def names() -> list[str]:
 
 
 def command(name: str) -> click.Command | None:
-    """Return the plug-in as a command of click, which hands on all arguments unchanged; None if there is none."""
+    """Return the plug-in as a click command that hands on all arguments unchanged; None if there is no such plug-in."""
     point = _found().get(name)
     return None if point is None else _wrap(point)
 
@@ -41,7 +41,7 @@ def _wrap(point: EntryPoint) -> click.Command:
     try:
         function = point.load()
     except Exception as error:
-        # A broken plug-in must not break the list of commands, only itself.
+        # A plug-in that can't be loaded must not break the list of commands.
         return _broken(point, error)
 
     @click.pass_context

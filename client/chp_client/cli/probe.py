@@ -1,7 +1,7 @@
 """The reason why a server does not answer, from a plain connection to its address.
 
-The kernel of a stopped process still takes connections. ZeroMQ does not tell such a process from an empty port, and
-neither an unknown host name. "nobody listens there; start chp-server" would then mislead an operator.
+The kernel accepts connections for a stopped process. ZeroMQ reports a stopped process, an unknown host name and a port
+without a listener in the same way. The text "nobody listens there; start chp-server" would then mislead an operator.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from .pair import ServerStatus
 CONNECT_S = 0.2
 GREETING_S = 1.0
 # The beginning of ZMTP 3's greeting, up to the version. The answer has the mechanism at octets 12 to 31. We do not send
-# our mechanism: a server that wants another one hangs up, sometimes before its own greeting is on the way.
+# our mechanism. A server that wants another mechanism would close the connection, sometimes before it sends its own
+# greeting.
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03"
 GREETING_BYTES = 64
 MECHANISM = slice(12, 32)
 NOT_FIRST = "is not the first port of a server: name the first of its four"
 STOPPED = "takes connections but says nothing; is its process stopped, or is it no CHP server?"
 BUSY = "greets, but does not answer in time; is it busy? Look at its log, or give a longer --timeout"
-# The rest of our greeting, if the server wants no keys: minor version, mechanism NULL, client, filler. The server's
-# READY follows, with the type of its socket. Only the first port of a CHP server is a ROUTER.
+# The rest of our greeting, which we send to a server that wants no keys: minor version, mechanism NULL, "as a client",
+# filler. The server answers with a READY command, which names the type of its socket. Only the first port of a CHP
+# server is a ROUTER.
 NULL_REST = b"\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 READY, TYPE = b"\x05READY", b"\x0bSocket-Type"
 FIRST_PORT = b"ROUTER"
@@ -33,7 +35,7 @@ UNKNOWN = "its host name is not known here; mend the address"
 
 
 def why_silent(server: str, answer: Answer, *, with_key: bool) -> str:
-    """Return a better reason than `answer` has, or an empty text; `with_key` says whether we showed a key."""
+    """Return a better reason than the one of `answer`, or ""; `with_key` is True if the client showed a key."""
     if not isinstance(answer, Unreachable) or answer.connected or is_file(server):
         return ""
     host, _, port = server.removeprefix("tcp://").rpartition(":")
@@ -53,7 +55,7 @@ def why_silent(server: str, answer: Answer, *, with_key: bool) -> str:
 
 
 def _mechanism(found: socket.socket) -> bytes:
-    """Return the mechanism that the server wants; nothing if it is stopped or does not speak ZMTP."""
+    """Return the mechanism that the server wants; b"" if the server is stopped or does not speak ZMTP."""
     greeting = b""
     try:
         found.settimeout(GREETING_S)
@@ -66,7 +68,7 @@ def _mechanism(found: socket.socket) -> bytes:
 
 
 def _socket_type(found: socket.socket) -> bytes:
-    """Return the type in the server's READY command, or nothing if there is none."""
+    """Return the socket type that the server's READY command names; b"" if the server names none."""
     told = b""
     try:
         found.sendall(NULL_REST)
@@ -74,14 +76,14 @@ def _socket_type(found: socket.socket) -> bytes:
             told += more
     except OSError:
         return b""
-    # The name is followed by the length of the value, in four octets.
+    # After the name "Socket-Type" come the length of the value, in four octets, and the value.
     _, _, rest = told.partition(READY)[2].partition(TYPE)
     return rest[4 : 4 + int.from_bytes(rest[:4])]
 
 
 def explain(view: ServerStatus, answer: Answer, *, with_key: bool) -> None:
-    """Put the better reason, if there is one, into the view of the server."""
+    """Replace the problem in a server's status by a better reason, if a connection finds one."""
     why = why_silent(view.server, answer, with_key=with_key)
     view.problem = why or view.problem
-    # A server with keys refuses this client, as it refuses an unknown key.
+    # A server with keys refuses a client without a key, so its state is shown as DENIED.
     view.denied = view.denied or why == WANTS_KEY

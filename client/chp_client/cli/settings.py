@@ -9,9 +9,10 @@
             chp history /rates/EUR/USD
         '''
 
-A command returns its exit code, or None for 0. The shared options stand before or after the command: the nearest to
-the end wins, then CHP_CLIENT_FILE or CHP_SERVERS, then the default pair of this machine. The environment is read only
-by a command that needs servers and was given none, so a wrong variable does not stop any other command.
+A command returns its exit code, or None for 0. The shared options stand before or after the command. If an option is
+given twice, the later one wins. Without an option, CHP_CLIENT_FILE or CHP_SERVERS names the servers, else they are the
+default pair of this machine. Only a command that needs servers and was given none reads the environment, so a wrong
+variable does not stop any other command.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class CliSettings:
     client_file: str = ""
     # True if the user named the servers.
     named: bool = False
-    # The mounts, if several pairs are named. `servers` has the servers of all of them then.
+    # The mounts, if several pairs are named. `servers` then has the servers of all these pairs.
     mounts: Mounts | None = None
     # The mount that the command is for, or "" for all of them.
     mount: str = ""
@@ -73,7 +74,7 @@ class CliSettings:
         return self.servers if self.mounts is None else self.mounts
 
     def each_pair(self) -> Iterator[tuple[str, CliSettings]]:
-        """Give the settings for each mount alone, with its prefix, which is "" if there is one pair."""
+        """Yield the prefix of each mount, and the settings for this mount alone. For one pair the prefix is ""."""
         if self.mounts is None:
             yield "", self
             return
@@ -82,7 +83,7 @@ class CliSettings:
             yield mount, replace(self, servers=named, mounts=None, mount=mount)
 
     def mount_of(self, key: str) -> str:
-        """Return the mount of a key, which is "" if there is one pair. Keys of two mounts can't be sent together."""
+        """Return the mount of a key, or "" if there is one pair. One request can't have keys of two mounts."""
         if self.mounts is None:
             return ""
         try:
@@ -91,7 +92,7 @@ class CliSettings:
             raise Misused(str(error)) from None
 
     def patience(self, otherwise_s: float) -> float:
-        """Return the user's --timeout, or this one if there is none."""
+        """Return the user's --timeout, or `otherwise_s` if the user gave none."""
         return self.timeout_s if self.timeout_named else otherwise_s
 
     def resolve(self, timeout_s: float = TIMEOUT_S) -> None:
@@ -145,7 +146,7 @@ class CliSettings:
 
 
 def read_pairs(text: str) -> tuple[str, ...] | Mounts:
-    """Return the servers of a pair, or the mounts, of a text. ValueError with the remedy."""
+    """Return the servers of a pair, or the mounts, that a text names. Raise ValueError with the remedy."""
     if not mount_table.is_text(text):
         return read_servers(text)
     try:
@@ -155,7 +156,7 @@ def read_pairs(text: str) -> tuple[str, ...] | Mounts:
 
 
 def read_servers(text: str) -> tuple[str, ...]:
-    """Return the endpoints of a comma-separated text; `tcp://` may be left out. ValueError with the remedy."""
+    """Return the endpoints of a comma-separated text; `tcp://` may be left out. Raise ValueError with the remedy."""
     found = []
     for endpoint in _endpoints(text):
         try:
@@ -177,7 +178,7 @@ def read_servers(text: str) -> tuple[str, ...]:
 
 
 def _endpoints(text: str) -> list[str]:
-    """Return the servers of a text; a `chp://` URL may have a subtree and a codec too, which only a Clone needs."""
+    """Return the servers of a text. Ignore the subtree and the codec of a `chp://` URL, which only a Clone needs."""
     if not addresses.is_url(text):
         return addresses.words(text)
     try:
@@ -242,7 +243,7 @@ YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
 def duration(*names: str, help: str, default: str | None = None, whole: bool = False) -> Callable[[Any], Any]:
-    """Return an option whose value is a duration, with `whole` in whole seconds."""
+    """Return an option whose value is a duration; with `whole` it takes whole seconds only."""
     shown = f"{help}  [default: {default}]" if default else help
     return click.option(
         *names, type=WHOLE_SECONDS if whole else DURATION, default=default, metavar="DURATION", help=shown
@@ -250,13 +251,13 @@ def duration(*names: str, help: str, default: str | None = None, whole: bool = F
 
 
 def at_least_1(*names: str, help: str, default: int | None = None, most: int | None = None) -> Callable[[Any], Any]:
-    """Return an option whose value is a number from 1 on."""
+    """Return an option whose value is a number from 1 to `most`."""
     shown = f"{help}  [default: {default}]" if default else help
     return click.option(*names, type=click.IntRange(1, most), default=default, metavar="N", help=shown)
 
 
 def moved(old: str, new: str) -> Callable[[Any], Any]:
-    """Return a hidden option that refuses the old word and names the new one."""
+    """Return a hidden option that refuses the old name of an option, and tells the user the new name."""
 
     def tell(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -362,7 +363,7 @@ def command(
 
 
 def _params(function: Any) -> list[click.Parameter]:
-    """Return the parameters that click's decorators have put on a function, in the order of the page."""
+    """Return the parameters that click's decorators have put on a function, in the order of the help page."""
     return list(reversed(getattr(function, "__click_params__", [])))
 
 
@@ -378,13 +379,13 @@ def help_of(function: Callable[..., Any]) -> dict[str, Any]:
 class CommandGroup(click.Group):
     """A group that names the nearest command to a misspelt one, and shows its help if no command is given."""
 
-    # The words of neighbouring tools, and ours.
+    # Names of commands that users know from other tools, with the name of our command for each.
     habits: ClassVar[dict[str, str]] = {}
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was named, or raise an error that names the nearest."""
+        """Return the command that the user named, or raise a usage error that names the nearest command."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             raise click.UsageError(f"no command {name!r}; {self._meant(ctx, name)}", ctx)

@@ -1,10 +1,10 @@
 """A `Clone` and an `Admin` for commands, with errors turned into faults.
 
-    with reading(settings, prefixes) as store    the smallest subtrees that hold these keys, synced
+    with reading(settings, prefixes) as store    a synced copy of the smallest subtrees that hold these keys
     with writing(settings) as store              no copy at all, for sets and for topics
     with asking(settings) as admin               questions to the servers, and commands for them
 
-This is the one module of the command line that knows the words of a Clone.
+Most commands on keys use the methods of `Store`, not those of a Clone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from chp_client import Change, Clone, Ticket, Topic, Version
 
 T = TypeVar("T")
-# The time in which a failed command looks for the reason.
+# A command that found no server asks each address for at most this long, to tell the user why.
 EXPLAIN_S = 0.5
 A_MOMENT_S = 0.01
 
@@ -53,12 +53,12 @@ class WriteResult:
     durability: str
 
     def fields(self) -> dict[str, str]:
-        """Return it as fields of a JSON object."""
+        """Return the acknowledgement as fields of a JSON object."""
         return {"revision": show_revision(self.revision), "durability": self.durability}
 
 
 def make_clone(settings: CliSettings, subtrees: list[str]) -> Clone:
-    """Make a Clone, which only writes if there are no subtrees. Tests replace this function."""
+    """Make a Clone of the subtrees; without subtrees it only writes. Tests replace this function."""
     from chp_client import Clone
 
     if not subtrees:
@@ -106,7 +106,7 @@ def at_once(acts: Sequence[Callable[[], T]]) -> list[T]:
 
 @contextmanager
 def naming_mount(mount: str) -> Iterator[None]:
-    """Put the mount before the message of a fault; it is "" if there is one pair."""
+    """Put the mount before the message of a fault; do nothing if the mount is "", because there is one pair."""
     try:
         yield
     except Fault as fault:
@@ -117,7 +117,7 @@ def naming_mount(mount: str) -> Iterator[None]:
 
 @contextmanager
 def closing(clone: Clone) -> Iterator[Clone]:
-    """Close the Clone at the end, at once: a command has waited for the acknowledgements that it wants."""
+    """Close the Clone at the end without waiting, because the command has waited for its acknowledgements already."""
     try:
         yield clone
     finally:
@@ -125,7 +125,7 @@ def closing(clone: Clone) -> Iterator[Clone]:
 
 
 class Store:
-    """A Clone, in the words of the command line."""
+    """A Clone with the few methods that commands need."""
 
     def __init__(self, clone: Clone, settings: CliSettings) -> None:
         self.clone = clone
@@ -146,7 +146,7 @@ class Store:
         return (item for item in map(self.item, keys) if item is not None)
 
     def keys(self, prefix: str, after: str | None = None, limit: int | None = None) -> list[str]:
-        """Return the keys under a prefix, in order; or the first `limit` behind a key."""
+        """Return the keys under a prefix, in order: at most `limit` keys, and only those behind the key `after`."""
         return list(islice(self.clone.prefix(prefix, after), limit))
 
     def set(self, key: str, value: bytes, ttl_s: float | None = None, if_revision: int | None = None) -> WriteResult:
@@ -166,7 +166,7 @@ class Store:
         try:
             ack = ticket.wait(timeout=self.settings.timeout_s)
         except TimeoutError:
-            # A list of servers that can't be right is the reason, if it is one.
+            # If the list of servers is wrong, this call raises an error with that reason in place of the timeout.
             with suppress(TimeoutError):
                 self.clone.wait_until_synced(A_MOMENT_S)
             raise
@@ -177,7 +177,7 @@ class Store:
         return self.clone.history(key, limit, self.settings.timeout_s)
 
     def changes(self, prefix: str, start: str | int) -> Iterator[list[Change]]:
-        """Give the changes under a prefix without end; a list has those that came together."""
+        """Yield the changes under a prefix without end, in lists of changes that came together."""
         with self.clone.watch(prefix, start=start) as watch:
             yield from map(list, watch.batches())
 
@@ -189,7 +189,7 @@ class Store:
 def explained(settings: CliSettings, if_heard: str = "") -> Iterator[None]:
     """Turn a Clone's errors into faults with an exit code and a remedy.
 
-    `if_heard` is added to the message of a timeout if a server is there, which may have got the request.
+    If a server answers after a timeout, `if_heard` is added to the message: that server may have got the request.
     """
     try:
         yield
@@ -217,7 +217,7 @@ def _refusal(error: ChpError) -> str:
 def why_no_server(settings: CliSettings, if_heard: str = "") -> str:
     """Return one line that says what was found at each address, and the remedy."""
     if settings.mounts is not None:
-        # A pair that serves is not the reason, unless all of them do.
+        # Leave out the pairs that serve, because they are not the reason. If all pairs serve, show all of them.
         each = [f"mount {mount}: {why_no_server(one, if_heard)}" for mount, one in settings.each_pair()]
         return "; ".join([why for why in each if "is ACTIVE" not in why] or each)
     waited = f"no server within {settings.timeout_s:g} s"

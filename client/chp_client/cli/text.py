@@ -1,10 +1,10 @@
 """Keys, values, numbers and times as text, and back. No function here has an effect.
 
-A value is bytes. In JSON it stands as "value" if it is UTF-8, and as "base64" if it is not, so that every value comes
-back as it was. On a terminal, control characters are shown as escapes: a stored value must not move the cursor.
+A value is bytes. JSON has a value as the text "value" if it is UTF-8, else as "base64", so that a reader can restore
+every value exactly. On a terminal, control characters are shown as escapes: a stored value must not move the cursor.
 
-A revision is shown as `epoch.sequence`. JSON has the same text, because most JSON readers do not keep so large a
-number exactly.
+A revision is shown as `epoch.sequence`. JSON has the same text, because a revision is too large a number for most JSON
+readers to keep exactly.
 """
 
 import base64
@@ -28,7 +28,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def value_fields(value: bytes) -> dict[str, str]:
-    """Return the one JSON field that brings a value back: "value" or "base64"."""
+    """Return a value as one JSON field: "value" if it is UTF-8, else "base64"."""
     try:
         return {"value": value.decode()}
     except UnicodeDecodeError:
@@ -36,7 +36,7 @@ def value_fields(value: bytes) -> dict[str, str]:
 
 
 def value_of(fields: dict[str, Any]) -> bytes:
-    """Return the value in a JSON object; ValueError says what is missing or wrong."""
+    """Return the value in a JSON object. Raise ValueError if "value" or "base64" is missing or wrong."""
     text, coded = fields.get("value"), fields.get("base64")
     if (text is None) == (coded is None):
         raise ValueError('give one of "value" (text) and "base64"')
@@ -74,12 +74,12 @@ def show_revision(revision: int) -> str:
 
 
 def read_revision(text: str) -> Revision:
-    """Read a revision as it is shown, or as one number; ValueError otherwise."""
+    """Read a revision from `epoch.sequence`, or from one number. Raise ValueError for another text."""
     return Revision(text)
 
 
 def read_delay(text: str) -> float:
-    """Return the seconds of a duration as `read_duration` does, from 0 to a hundred years."""
+    """Return the seconds of a delay in the form of `read_duration`, from 0 to a hundred years; ValueError otherwise."""
     found = _DURATION.match(text.strip().lower())
     seconds = float(found["number"]) * _UNIT_S[found["unit"]] if found else math.nan
     if not 0 <= seconds <= DEFAULT.delay_s_max:
@@ -146,7 +146,7 @@ def sparkline(numbers: Sequence[float]) -> str:
 
 
 def percentile(ordered: Sequence[float], p: float) -> float:
-    """Return the nearest-rank percentile of numbers in ascending order; nan for none."""
+    """Return the nearest-rank percentile of numbers in ascending order; nan if there are no numbers."""
     return ordered[max(0, math.ceil(p / 100 * len(ordered)) - 1)] if ordered else math.nan
 
 
@@ -154,7 +154,7 @@ def percentile(ordered: Sequence[float], p: float) -> float:
 
 
 def smallest_subtree(prefix: str) -> str:
-    """Return the smallest subtree that holds every key beginning with `prefix`: up to its last slash."""
+    """Return the smallest subtree that holds every key beginning with `prefix`: the prefix up to its last slash."""
     return prefix[: prefix.rfind("/") + 1] if prefix.startswith("/") else ""
 
 
@@ -196,8 +196,8 @@ class Folder:
 def draw(keys: Iterable[str], depth: int | None = None, folder: Callable[[str], str] = str) -> list[str]:
     """Return the lines of the tree, at most `depth` levels; `folder` may colour a folder's name.
 
-    A folder is the text before a slash, with the slash. A key may be a folder's name without the slash; then both are
-    shown. A folder below `depth` only shows the number of its keys.
+    A folder is the text before a slash, with the slash. If a key is a folder's name without the slash, both are shown.
+    A folder at the last level shows only the number of its keys.
     """
     root = Folder()
     for key in keys:

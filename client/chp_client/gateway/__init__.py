@@ -3,15 +3,16 @@
     main         the command line, and its server           http/       connections, heads, and the fast path
     middleware   admission, dispatch and errors             access/     callers and their rights
     routes       the table of routes                        channels/   CHP/2 by WebSocket
-    route        a row of the table, and how it is found    paths/      the handlers
+    route        a row of the table, and the search for it  paths/      the handlers
     openapi      the document of the routes, with schemas   shared/     the parts that all requests share
     call         one request as a handler sees it           gateway     the Clone, and those parts
     answers      values as JSON, answers as bytes           problems    errors as problem+json
     console/     the page at /                              metrics     the counters for Prometheus
 
-The gateway is one AsyncClone and has no state of its own: any other gateway of the pair would give the same answers.
-So any number of them may run behind a balancer, and any may die. It needs starlette and uvicorn, from the extra
-`gateway`. This module alone can be imported without them, to say so.
+A gateway has an AsyncClone for each pair and no state of its own: any other gateway of the same pairs would give the
+same answers. So any number of gateways may run behind a balancer, and any of them may die. A gateway needs starlette,
+uvicorn and httptools, from the extra `gateway`. Only this module can be imported without them: it reports what is
+missing.
 """
 
 import sys

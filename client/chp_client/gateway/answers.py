@@ -29,13 +29,13 @@ def shown(value: bytes) -> dict[str, str]:
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
-    """Return an entry as JSON has it."""
+    """Return an entry as a map for JSON."""
     told = {"key": entry.key, **shown(entry.value), "revision": str(entry.revision)}
     return told if entry.ttl is None else {**told, "ttl": round(entry.ttl, 3)}
 
 
 def json_answer(told: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return an answer of JSON; without `headers` no cache keeps it."""
+    """Return a JSON answer; without `headers` it says that no cache may keep it."""
     named = {"Cache-Control": "no-store"} if headers is None else headers
     return Response(json.dumps(told) + "\n", status, named, media_type="application/json")
 

@@ -30,14 +30,14 @@ class Call:
 
     @property
     def key(self) -> str:
-        """The key that is named, within the subtrees that are served."""
+        """The key that the request names, checked to lie within the subtrees that are served."""
         if not self._key:
             self._key = held_key(key_of(self.request, self.fields), self.gateway.subtrees)
         return self._key
 
     @property
     def named_key(self) -> str:
-        """The key of ?key=, within the subtrees that are served."""
+        """The key in ?key=, checked to lie within the subtrees that are served."""
         if "key" not in self.fields:
             raise Problem(400, "bad-query", "of which key? Give ?key=")
         return held_key(self.fields["key"], self.gateway.subtrees)
@@ -49,7 +49,7 @@ class Call:
 
     @property
     def topic_name(self) -> str:
-        """The name of the topic, within the subtrees that are served."""
+        """The name of the topic in the path, checked to lie within the subtrees that are served."""
         name = check_topic(self.request.path_params["topic"])
         self.gateway.held(f"{TOPICS}{name}/")
         return name
@@ -84,7 +84,7 @@ class Call:
                 raise Problem(400, "bad-body", "this takes no body: what it is told stands in the query")
 
     def readable(self, prefix: str, *, fresh: bool = False) -> list[Touched]:
-        """Return the mounts that have keys of a prefix. Raise `Problem` if one has no readable copy."""
+        """Return the mounts that have keys of a prefix; raise `Problem` if one of the mounts has no readable copy."""
         found = self.gateway.mounts.touched(prefix)
         for each in found:
             check_readable(each.mount, fresh=fresh)

@@ -31,9 +31,9 @@ def _body(name: str) -> bytes:
 
 
 async def show_console(call: Call) -> Response:
-    """Answer GET / and the files that the page names; the page itself reads ?prefix=, and watches only that.
+    """Answer GET / and the files that the page names. The script of the page reads ?prefix= and watches that prefix.
 
-    The path is that of the first line of the request. `request.url` is not used, as the Host header can change it.
+    The path comes from the first line of the request. `request.url` is not used, as the Host header can change it.
     """
     name = SERVED[call.request.scope["path"]]
     headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}

@@ -32,14 +32,14 @@ from .slices import Slices
 if TYPE_CHECKING:
     from .channels.connection import WebSocketConnection
 
-# The order of the keys is brought up to date this often while no page is asked for.
+# The sorted keys are brought up to date this often, even if no client asks for a page.
 FOLLOW_S = 1.0
-# The rules are asked for this often. A revoked right ends with the next answer.
+# The gateway asks the servers for the rules this often. A revoked right ends with their next answer.
 RULES_S = 1.0
 
 
 class Gateway:
-    """The mounts that are served, and the counters of what is under way."""
+    """The mounts that are served, and the counters of requests and readers."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Gateway:
         self.closing = asyncio.Event()
         self.receivers = ThreadPoolExecutor(self.limits.receiving, "receiving")
         self._receiving = 0
-        # The context of the sockets that WebSockets have to the pair.
+        # The ZeroMQ context of all sockets that connect WebSockets to the pair.
         self.context: zmq.asyncio.Context
         self.mounts: GatewayMounts
         self.channels = FanoutChannels()
@@ -99,7 +99,7 @@ class Gateway:
             try:
                 callers.learn(await mount.pair.access())
             except ChpError as error:
-                # The rules are those of a later version.
+                # The rules were made by a later version, so this gateway can't read them.
                 callers.fail(f"the rules can't be read: {error}; upgrade this gateway")
             await asyncio.sleep(RULES_S)
 
@@ -152,7 +152,7 @@ class Gateway:
         checks.held_key(key, self.subtrees)
 
     def write_problem(self, error: Exception, key: str | None) -> Problem:
-        """Return the Problem of a write; that of a single key shows the present entry."""
+        """Return the Problem of a write that failed. If the condition of the one `key` fails, show its entry."""
         problem = problem_of(error)
         if isinstance(error, Conflict) and problem.status == 412 and key is not None:
             entry = self.mounts.of_key(key).clone.entry(key)
@@ -164,5 +164,5 @@ class Gateway:
 
 
 def _bounded(copy: GatewayMounts | AsyncClone) -> float:
-    """Return how stale a copy is, as a number that every reader of metrics takes."""
+    """Return the staleness of a copy in seconds, bounded: some readers of metrics do not take infinity."""
     return min(copy.staleness_s, 1e9)

@@ -1,4 +1,4 @@
-"""The command line of `chp-gateway`, and its server. A bad flag ends it with exit code 2, and the remedy."""
+"""The command line of `chp-gateway`, and its server. A bad flag ends the program with the remedy and exit code 2."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from .middleware import LOOPBACK, Middleware
 from .request_fields import RequestLimits
 
 SERVERS = "tcp://127.0.0.1:5556,tcp://127.0.0.1:5566"
-# A gateway that is stopped gives the requests under way this long. Watches end at once.
+# A gateway that is stopped waits this long for the requests under way. Watches end at once.
 STOP_S = 3
 KEEP_ALIVE_S = 75
 NO_TLS = "tokens and values can be read on the way; have a proxy with TLS before it, and let only that reach the port"
 
 
 class Bounded(uvicorn.Server):
-    """The server of uvicorn. It tells the watches first that it ends, as it waits for them."""
+    """The server of uvicorn. When it is stopped, it first ends the watches: uvicorn waits for all open answers."""
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
         super().__init__(config)
         self.gateway = gateway
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End the watches, and then the server: on SIGTERM or Ctrl-C."""
+        """End the watches and then the server; uvicorn calls this on SIGTERM or Ctrl-C."""
         self.gateway.closing.set()
         super().handle_exit(sig, frame)
 
@@ -105,7 +105,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def servers_of(given: argparse.Namespace) -> Sequence[str] | Mounts:
-    """Return the servers, as addresses, as a client file or as mounts; raise `ChpError` for bad ones."""
+    """Return the servers: addresses, a client file or mounts. Raise `ValueError` or `ChpError` for bad flags."""
     path = given.client_file or os.environ.get(target.CLIENT_VARIABLE)
     if path and given.servers is not None:
         if is_text(given.servers):
@@ -195,7 +195,7 @@ def server_of(given: argparse.Namespace, limits: RequestLimits | None = None) ->
 
 
 def run(args: Sequence[str]) -> int:
-    """Serve until SIGTERM; return the exit code: 2 for bad flags, 3 for a port that can't be had."""
+    """Serve until SIGTERM; return the exit code: 2 for bad flags, 3 for a port that can't be listened on."""
     given = arguments().parse_args(args)
     try:
         server = server_of(given)

@@ -1,4 +1,4 @@
-"""The counters of a gateway at /metrics, as Prometheus reads them (text format 0.0.4). No library is needed for these.
+"""The counters of a gateway at /metrics, in the text format of Prometheus (0.0.4), written without a library.
 
 chp_gateway_request_seconds{what}   a histogram of the time of answers, by the kind of the route; streams do not count
 chp_gateway_answers_total{code}     answers by status
@@ -19,7 +19,7 @@ from typing import Any
 
 BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 KINDS = ("read", "write", "page", "batch", "other")
-# The help, and the value or the value of each mount.
+# A gauge is its help text, and its value or a value for each mount.
 Gauge = tuple[str, float | dict[str, float]]
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
@@ -41,7 +41,7 @@ class GatewayMetrics:
         self._sums[kind] += seconds
 
     def quantiles(self) -> dict[str, dict[str, float]]:
-        """Return the count, p50 and p99 of each kind that was asked for so far."""
+        """Return the count, p50 and p99 of each kind of request that was answered so far."""
         return {
             kind: {"count": sum(counts), "p50_ms": _bound_ms(counts, 0.5), "p99_ms": _bound_ms(counts, 0.99)}
             for kind, counts in self._buckets.items()
@@ -49,7 +49,7 @@ class GatewayMetrics:
         }
 
     def text(self, gauges: dict[str, Gauge]) -> str:
-        """Return all metrics; `gauges` has the help and the value of those that other parts know."""
+        """Return all metrics as text; `gauges` has the metrics whose values other parts know, with their help texts."""
         return "\n".join([*self._histograms(), *self._counters(), *_gauges(gauges), *_process(self.begun)]) + "\n"
 
     def _histograms(self) -> Iterator[str]:
@@ -78,7 +78,7 @@ class GatewayMetrics:
 
 
 def _bound_ms(counts: list[int], share: float) -> float:
-    """Return the bound that a share of the answers kept; the highest bound if none did."""
+    """Return, in ms, the lowest bound that holds for this share of the answers; if none does, the highest bound."""
     wanted, so_far = share * sum(counts), 0
     for bound, count in zip(BOUNDS_S, counts, strict=False):
         so_far += count

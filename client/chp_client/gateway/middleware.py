@@ -1,11 +1,11 @@
 """The middleware: the ASGI application. It admits each request, finds its route, and answers errors.
 
-Host     a name of this machine, as a page of another origin can point a name of its own here (DNS rebinding). With
-         tokens any name is good, as such a page has no token
-caller   the user of the token (access/callers.py). Paths that tell nothing of the pair are open
-Origin   only pages of this gateway are admitted, and they write only with --write
+Host     has to name this machine: a page of another origin can point its own name here (DNS rebinding). If all callers
+         need tokens, any name is admitted, as a page of another origin has no token
+caller   is the user of the token (access/callers.py). Paths that tell nothing about the pair need no token
+Origin   has to be that of this gateway: only its own pages are admitted, and they write only with --write
 busy     waiting requests are counted, and one too many gets 429 with Retry-After
-errors   each error becomes problem+json; an error that is not ours is a 500, and logged
+errors   each error becomes problem+json; an error that the gateway does not expect is a 500, and is logged
 time     the time of an answer goes into the histograms of /metrics
 """
 
@@ -45,7 +45,7 @@ NO_PATH = "there is no such path; /openapi.json has those there are"
 
 
 class _Answer:
-    """The way of one answer, with the headers that all answers have."""
+    """The sender of one answer; it adds the headers that all answers have, and notes the status."""
 
     def __init__(self, send: Send) -> None:
         self._send, self.status = send, 0
@@ -64,7 +64,7 @@ class Middleware:
         self.gateway, self._router = gateway, Router(ROUTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or live for as long as the server does."""
+        """Answer one request; for the scope `lifespan`, keep the gateway open for as long as the server runs."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
@@ -127,7 +127,10 @@ class Middleware:
         return problem
 
     def admit_line(self, headers: list[tuple[bytes, bytes]], query: bytes, address: str) -> Admitted:
-        """Admit a WebSocket as any other request, to the pair that it names; raise `Problem` if it is not admitted."""
+        """Admit a WebSocket to the mount that its query names; raise `Problem` if it is not admitted.
+
+        The checks are those of any other request.
+        """
         gateway = self.gateway
         scope: Scope = {"headers": headers, "method": "GET", "path": "/v1/clone", "client": (address, 0)}
         try:
@@ -192,7 +195,7 @@ def _no_route(here: PathRoutes | None) -> Response:
 
 
 def _mount_of(query: bytes, *, several: bool) -> str | None:
-    """Return the mount that a WebSocket names, which it has to if there are several; None for the only pair."""
+    """Return the mount that the query of a WebSocket names, or None; `several` is True if a gateway has mounts."""
     fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=2) if query else []
     if fields and (not several or [name for name, _ in fields] != ["mount"]):
         takes = "only `mount`" if several else "no query"

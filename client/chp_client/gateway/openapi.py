@@ -24,7 +24,7 @@ POSITION = {
 
 
 def obj(required: Schema, **more: Schema) -> Schema:
-    """Return the schema of an object, with the members that it has to have and those that it may have."""
+    """Return the schema of an object with the members that are required, and `more` members that are optional."""
     return {"type": "object", "required": list(required), "properties": {**required, **more}}
 
 
@@ -34,7 +34,7 @@ def array(of: Schema) -> Schema:
 
 
 def facts(prefix: str) -> Schema:
-    """Return the schemas of a server's facts below a path that the gateway shows, by name."""
+    """Return, by name, the schemas of those facts of a server below `prefix` that the gateway shows."""
     return {each.name: {"type": each.type, "description": each.help} for each in below(prefix) if each.gateway}
 
 
@@ -140,7 +140,7 @@ _IN_PATH: dict[str, tuple[str, Schema]] = {
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """Return the document of all routes but those of the console."""
+    """Return the document of all routes except the routes of the console."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         if not route.path.startswith("/console/") and route.path != "/":

@@ -13,7 +13,7 @@ from ..errors import Closed, Conflict, Full, Refused, Unanswered
 
 # Browsers ask for a user and a token when they see the second challenge.
 CHALLENGES = ("Bearer", 'Basic realm="chp-gateway", charset="UTF-8"')
-# A failover takes about a second.
+# A client is told to ask again after this many seconds. A failover takes about a second.
 RETRY_S = 1
 _BAD: dict[type[Exception], str] = {BadKey: "bad-key", BadTtl: "bad-ttl", BadValue: "bad-value"}
 _TITLES = {
@@ -26,7 +26,7 @@ _TITLES = {
 
 
 class Problem(Exception):
-    """The reason why a request was not done; `more` has further members of the answer."""
+    """The reason why a request was not done; `more` has further members for the JSON of the answer."""
 
     def __init__(self, status: int, code: str, detail: str, *, retry_s: int | None = None, **more: Any) -> None:
         super().__init__(detail)

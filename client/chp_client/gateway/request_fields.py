@@ -1,4 +1,4 @@
-"""Request fields: names, numbers, conditions and bodies of a request. An unknown one is refused by name.
+"""Request fields: names, numbers, conditions and bodies of a request. The error for an unknown field names the field.
 
 Paths and queries are UTF-8, percent-encoded. A key is the part of the path behind `/v1/keys`, with its slash. A key
 that begins otherwise is given as `?key=`. Revisions are texts such as 1.42, and headers quote them.
@@ -22,13 +22,14 @@ from chp.numbers import Revision
 from .. import checks
 from .problems import Problem
 
-# No path has more than five fields in its query.
+# A query has at most this many fields. No route takes more than six.
 FIELDS_MAX = 16
-# A body of 16 MiB takes this long at 5 Mbit/s.
+# The gateway waits this many seconds for a body. 16 MiB take about as long at 5 Mbit/s.
 BODY_S = 30.0
 # The revision of a key that is absent.
 ABSENT = 0
-# A Host header is read by its grammar (RFC 9110, section 7.2). Readers of URLs differ in the characters that they skip.
+# A Host header is checked by its grammar (RFC 9110, section 7.2). A URL parser would not do: parsers differ in the
+# characters that they skip.
 HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 LOCAL = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE)
 
@@ -36,15 +37,15 @@ LOCAL = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.IG
 class RequestLimits(NamedTuple):
     """The bounds of one gateway.
 
-    `body_bytes`    one value of 16 MiB, or one batch of the protocol
-    `small_bytes`   a body that is neither a value nor rows: settings, receipts
-    `bodies_bytes`  all bodies under way
-    `head_bytes`    a key of 1 KiB is three times as long when it is percent-encoded
-    `head_s`        the time until a head has come
-    `connections`   sockets: fewer than the usual 4,096 files of a service
-    `requests`      requests that wait for the pair; the next one gets 429
-    `readers`       readers of changes, each with a queue
-    `lines`         WebSockets, each with six sockets to a pair, of two descriptors each
+    `body_bytes`    bytes of a body: a value of 16 MiB or a batch of the protocol fits
+    `small_bytes`   bytes of a body that has neither a value nor rows: settings, receipts
+    `bodies_bytes`  bytes of all bodies under way together
+    `head_bytes`    bytes of a head. A key of 1 KiB is three times as long when it is percent-encoded
+    `head_s`        seconds within which a head has to come
+    `connections`   connections of callers: fewer than the 4,096 files that a service may usually open
+    `requests`      requests that wait for the pair; the next request gets 429
+    `readers`       readers of changes
+    `lines`         WebSockets. Each has six sockets to a pair, and each socket has two descriptors
     `page`          keys of a page
     `receiving`     members of groups that wait for messages, each with a thread and a socket
     """
@@ -63,7 +64,7 @@ class RequestLimits(NamedTuple):
 
 
 def query(request: Request, names: Sequence[str]) -> dict[str, str]:
-    """Return the fields of the query: each at most once, and only those in `names`."""
+    """Return the fields of the query; raise `Problem` for a field that is given twice or is not in `names`."""
     text = request.scope.get("query_string", b"").decode("latin-1")
     if not text:
         return {}
@@ -115,7 +116,7 @@ def number(fields: dict[str, str], name: str, default: int, most: int) -> int:
 
 
 def ttl_of(fields: dict[str, str]) -> int | None:
-    """Return `?ttl=` in ms; raise `BadTtl` if it is no time to live."""
+    """Return `?ttl=` in ms, or None without it; raise `Problem` or `BadTtl` if it is no time to live."""
     if (text := fields.get("ttl")) is None:
         return None
     try:
@@ -128,7 +129,7 @@ def ttl_of(fields: dict[str, str]) -> int | None:
 
 
 def flag(fields: dict[str, str], name: str) -> bool:
-    """Return True for `?fresh` and `?fresh=1`."""
+    """Return True for `?NAME` and `?NAME=1`, and False without the field or for `?NAME=0`."""
     text = fields.get(name, "0")
     if text not in ("", "0", "1"):
         raise Problem(400, "bad-query", f"{name}={text[:40]!r} is a flag; write ?{name}, or leave it out")
@@ -174,13 +175,13 @@ def is_local(host: bytes) -> bool:
 
 
 class Bodies:
-    """The reader of bodies; the bytes of a body count until its request is answered."""
+    """The reader of bodies. `held` counts the bytes of each body until its request is answered."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self._limits, self.held = limits, 0
 
     def room(self, size: int) -> bool:
-        """Return True if a body of `size` bytes is within both bounds."""
+        """Return True if a body of `size` bytes is within the bound of one body and that of all bodies."""
         return size <= self._limits.body_bytes and self.held + size <= self._limits.bodies_bytes
 
     @asynccontextmanager

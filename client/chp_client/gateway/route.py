@@ -1,4 +1,4 @@
-"""Routes: what a row of the table of routes has, and how the row of a request is found."""
+"""Routes: a row of the table of routes, and the search for the row of a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .call import Call
 
 Handler = Callable[[Call], Awaitable[Response]]
 Schema = dict[str, Any]
-# The kind of a route whose answers do not end. Its readers are counted by themselves.
+# The kind of a route whose answers do not end. Its readers are not counted as waiting requests.
 STREAM = "stream"
 
 
@@ -41,11 +41,11 @@ class Route:
     """A row of the table of routes.
 
     `right`    the right that its caller needs
-    `fields`   the fields of its query, which are the only ones that it takes, and the headers that it heeds
+    `fields`   the fields of its query, which takes no others, and the headers that it heeds
     `kind`     the name under which /metrics counts it
     `answer`   the schema of the JSON that it answers
     `body`     the schema of each kind of body that it takes
-    `status`   the status of success, and what that brings
+    `status`   each status of success, and a description of its answer
     """
 
     method: str
@@ -62,7 +62,7 @@ class Route:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names that its query may have. `key` is read beside a key in the path too, to refuse it by name."""
+        """The names that the query may have; for a path with {key} also `key`, so that `key_of` can refuse it."""
         named = [each.name for each in self.fields if each.place == "query"]
         return (*named, "key") if "{key}" in self.path else tuple(named)
 
@@ -72,10 +72,10 @@ class PathRoutes:
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = {route.method: route for route in routes}
-        # HEAD has the route of GET.
+        # A HEAD request uses the route of GET.
         if "GET" in self._routes:
             self._routes["HEAD"] = self._routes["GET"]
-        # The methods, as `Allow` has them.
+        # The value of the header Allow.
         self.allow = ", ".join(sorted(self._routes))
         # True if callers without a token may ask here.
         self.open = any(route.right.open for route in routes)
@@ -86,7 +86,7 @@ class PathRoutes:
 
 
 class Router:
-    """The routes by path: whole paths by themselves, and the others by patterns."""
+    """The routes by path. A path without variable parts is looked up, and any other path is matched by a pattern."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         paths: dict[str, list[Route]] = {}
@@ -98,7 +98,7 @@ class Router:
         ]
 
     def find(self, path: str) -> tuple[PathRoutes | None, dict[str, str]]:
-        """Return the routes of a path, None if it has none, and its variable parts."""
+        """Return the routes of a path, or None if it has no routes, and the variable parts of the path."""
         if (whole := self._whole.get(path)) is not None:
             return whole
         for begin, pattern, routes in self._patterns:

@@ -1,4 +1,4 @@
-"""The table of routes. Routing, 405, /openapi.json, the names of /metrics and docs/gateway/routes.md are made of it."""
+"""The table of routes: the source of routing, 405, /openapi.json, the names in /metrics, and docs/gateway/routes.md."""
 
 from __future__ import annotations
 

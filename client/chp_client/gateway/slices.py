@@ -1,11 +1,11 @@
-"""Slices: large bodies are read a slice at a time, so that other requests need not wait for them.
+"""Slices: large bodies are read a slice at a time, so that other requests can go on between two slices.
 
     lines       NDJSON: blocks of whole lines, each of which is parsed at once
     document    one JSON text, whose objects and arrays are nested to a known depth only
     Slices      the order: one slice of one body in each turn of the loop
 
 A reader is a generator. It yields where other requests may go on, and returns its result. A thread would not help:
-parsing JSON keeps Python's lock, so the loop would wait for the thread as long.
+JSON is parsed with Python's lock held, so the loop would wait just as long for the thread.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from collections.abc import Callable, Generator, Iterator
 from json import decoder
 from typing import Any, TypeVar
 
-# JSON of this size is parsed in 3 ms, whatever it holds.
+# A slice has at most this many bytes. JSON of this size is parsed in 3 ms, whatever it holds.
 SLICE_BYTES = 65_536
-# Checking this many rows one by one takes 2 ms.
+# A reader yields after this many rows. Checking them one by one takes 2 ms.
 SLICE_ROWS = 256
-# An object of this many bytes is tried at once.
+# An object that ends within this many bytes is parsed at once.
 SMALL = 4096
-# The bytes of a text that are read first. Each further piece is four times as long.
+# The first piece of a JSON string has this many bytes. Each further piece is four times as long, up to SLICE_BYTES.
 TEXT_PIECE = 256
-# The bytes of two escapes that are one character.
+# Two escapes that make one character, a pair of surrogates, have this many bytes.
 ESCAPE_MAX = 12
-# The bytes of a number, and the blanks between two values.
+# A number has at most SCALAR_MAX bytes, and at most SPACE_MAX blanks lie between two values.
 SCALAR_MAX = 64
 SPACE_MAX = 1000
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
-# The reader of one text of the json module, in C. It takes the place behind the first quote, and returns the text and
-# its end. The stubs of the standard library do not name it.
+# The C function of the json module that reads one JSON string. It takes the place behind the opening quote, and returns
+# the string and the place behind the closing quote. The type stubs of the standard library lack this function.
 scanstring: Callable[[str, int], tuple[str, int]] = decoder.scanstring  # type: ignore[attr-defined]
 _SPACE = re.compile(rb"[ \t\n\r]{0,%d}" % SPACE_MAX)
 _SCALAR = re.compile(rb"[-+.0-9A-Za-z]+")
@@ -46,7 +46,7 @@ class Slices:
         self._turn = asyncio.Lock()
 
     async def read(self, size: int, steps: Steps[Result]) -> Result:
-        """Return the result of `steps` for a body of `size` bytes; a large one takes a step in a turn of the loop."""
+        """Return the result of `steps` for a body of `size` bytes; take one step a turn of the loop if it is large."""
         if size <= SLICE_BYTES:
             return _all_of(steps)
         async with self._turn:
@@ -69,7 +69,10 @@ def _all_of(steps: Steps[Result]) -> Result:
 
 
 def blocks(body: bytes) -> Iterator[bytes]:
-    """Yield the body in blocks of whole lines, without the line end between two; a longer line is a block by itself."""
+    """Yield blocks of whole lines, of at most SLICE_BYTES, without the line end between two blocks.
+
+    A longer line is a block by itself.
+    """
     at = 0
     while len(body) - at > SLICE_BYTES:
         end = body.rfind(b"\n", at, at + SLICE_BYTES)
@@ -81,7 +84,10 @@ def blocks(body: bytes) -> Iterator[bytes]:
 
 
 def document(body: bytes, depth: int, things: int) -> Steps[Any]:
-    """Read one JSON text; raise `ValueError` if it is bad, deeper than `depth`, or has more than `things` values."""
+    """Read one JSON text; raise `ValueError` if it is bad.
+
+    A text of more than SLICE_BYTES is also bad if it is nested deeper than `depth` or has more than `things` values.
+    """
     if len(body) <= SLICE_BYTES:
         return json.loads(body)
     reader = _SliceReader(body, things)
@@ -93,7 +99,7 @@ def document(body: bytes, depth: int, things: int) -> Steps[Any]:
 
 
 class _SliceReader:
-    """A JSON text that is being read, up to the byte `at`."""
+    """The reader of one large JSON text; `at` is the byte that it reads next."""
 
     def __init__(self, body: bytes, things: int) -> None:
         self._body, self.at = body, 0
@@ -106,7 +112,7 @@ class _SliceReader:
         return self._body[self.at : self.at + 1]
 
     def value(self, depth: int) -> Steps[Any]:
-        """Read a value, whose parts are nested to a depth at most."""
+        """Read a value that is nested at most `depth` deep."""
         first = self.space()
         if depth == 1 and first == b"{" and (row := self._small_row()) is not None:
             return row
@@ -129,7 +135,7 @@ class _SliceReader:
             raise ValueError(f"the JSON text holds more than {self._things} things")
 
     def _small_row(self) -> Any:
-        """Read an object up to the next brace; return None if that is not its end."""
+        """Read a small object that ends at the next closing brace; return None if there is no such object."""
         end = self._body.find(b"}", self.at, self.at + SMALL) + 1
         try:
             row = json.loads(self._body[self.at : end])

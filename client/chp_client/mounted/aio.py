@@ -30,7 +30,7 @@ Waits = Callable[[float | None], Awaiting]
 
 
 class MountedAsyncClone(MountedBase[V], AsyncClone[V]):
-    """The view of an event loop over several pairs; see `AsyncClone` for its verbs."""
+    """The view over several pairs for an event loop; see `AsyncClone` for its methods."""
 
     _kind = AsyncClone
 
@@ -64,12 +64,12 @@ class MountedAsyncClone(MountedBase[V], AsyncClone[V]):
 
     async def settled(self, ticket: Ticket, timeout: float | None = None) -> Ack:
         """Return the acknowledgement of a ticket, once there is one."""
-        # Each of them would do, since a ticket knows what it waits for.
+        # Any inner Clone can wait for any ticket, because a ticket knows what it waits for.
         ack: Ack = await next(iter(self._inner.values())).settled(ticket, timeout)
         return ack
 
     def lease(self, ttl: Ttl) -> AsyncLease:
-        """Make a lease, whose keys are of one mount: that of the first key. See `Clone.lease`."""
+        """Make a lease. All its keys must be of one mount, which its first key chooses. See `Clone.lease`."""
         return _MountedAsyncLease(self._mounted_lease(ttl), self._waits_of, lambda: self.closed)
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -100,7 +100,7 @@ class MountedAsyncClone(MountedBase[V], AsyncClone[V]):
                 raise TimeoutError(f"mount {mount}: {error}") from None
 
     def transaction(self) -> AsyncTransaction:
-        """Begin a transaction within one mount; see `Clone.transaction`. `BadInput` names two mounts."""
+        """Begin a transaction within one mount; see `Clone.transaction`. A second mount raises `BadInput`."""
         return AsyncTransaction(MountedTransaction(self._table, self._writer_of, None))
 
     async def topics(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ class MountedAsyncClone(MountedBase[V], AsyncClone[V]):
         return await asyncio.to_thread(self._topics, timeout)
 
     def _waits_of(self, keys: list[str]) -> Waits:
-        # The inner Clones are AsyncClones, whose waits await.
+        # The inner Clones are AsyncClones, so their `waits` are awaited.
         waits: Any = internals(self._of_keys("the lease", keys)).waits
         return waits  # type: ignore[no-any-return]
 

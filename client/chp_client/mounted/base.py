@@ -1,9 +1,10 @@
-"""What both kinds of Clone of several pairs have in common: which inner Clone has a key, and what is put together.
+"""The parts that both kinds of view share. They find the inner Clone that has a key, and combine the answers.
 
     MountedClone       a `Clone` of several pairs           (clone.py)
     MountedAsyncClone  an `AsyncClone` of several pairs      (aio.py)
 
-A verb for one key is that of the inner Clone, so its result is a ticket, a value or a coroutine as the kind has it.
+A method for one key calls the same method of the inner Clone. So it returns what that kind of Clone returns: a ticket,
+a value or a coroutine.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ NOT_THERE: Any = object()
 
 
 def worst(states: Iterable[State]) -> State:
-    """Return the worst of the states of several mounts; a view is closed once all of them are."""
+    """Return the worst of the states of several mounts. The result is CLOSED only if all mounts are closed."""
     found = set(states)
     return max((found - {State.CLOSED}) or found, key=WORSE.index)
 
@@ -61,7 +62,7 @@ def left_of(timeout: float | None) -> Callable[[], float | None]:
 
 
 class MountedBase(BaseClone[V]):
-    """The view over several pairs. `window_bytes` is for each mount."""
+    """The view over several pairs. Each mount has a window of `window_bytes`."""
 
     # The kind of the inner Clones.
     _kind: ClassVar[type[BaseClone[Any]]]
@@ -91,7 +92,7 @@ class MountedBase(BaseClone[V]):
         self._table, self._settings = mounts, settings
         self._codec = codec_of(codec)
         self._inner: dict[str, Any] = {}
-        # The Clones that topics need beside those, which only write.
+        # Write-only Clones of further mounts, which topics and transactions need.
         self._opened: dict[str, Any] = {}
         self._opening = Lock()
         self._ended = False
@@ -144,7 +145,7 @@ class MountedBase(BaseClone[V]):
 
     def _opened_for(self, mount: str) -> Any:
         with self._opening:
-            # An empty Clone is false, as an empty dict is.
+            # An `or` would not do here, because an empty Clone is false, as an empty dict is.
             found = self._inner.get(mount, self._opened.get(mount))
             if found is None:
                 self._opened[mount] = found = self._made(mount, ())
@@ -163,7 +164,7 @@ class MountedBase(BaseClone[V]):
         return self._of(path)
 
     def _one(self, what: str) -> Any:
-        """Return the only Clone. Raises `BadInput` if there are several."""
+        """Return the only inner Clone. Raises `BadInput` if there are several."""
         if len(self._inner) == 1:
             return next(iter(self._inner.values()))
         names = ", ".join(map(repr, self._inner))
@@ -174,7 +175,7 @@ class MountedBase(BaseClone[V]):
         raise BadInput(f"this needs a Clone of one pair, and this one has the mounts {names}; use clone.mounts[PREFIX]")
 
     if not TYPE_CHECKING:
-        # What other parts use of a Clone of one pair is refused in a clear sentence.
+        # Other parts of this package use these attributes of a Clone of one pair. Here, each raises a clear `BadInput`.
         _writer = _mailbox = _core = property(_no_part)
 
     def __len__(self) -> int:
@@ -193,17 +194,17 @@ class MountedBase(BaseClone[V]):
 
     @property
     def state(self) -> State:
-        """The worst of the states of the mounts; raises `Lagging` once after a lag, with on_lag="raise"."""
+        """The worst state of all mounts. With on_lag="raise", reading it after a lag raises `Lagging` once."""
         return worst(each.state for each in self._inner.values())
 
     @property
     def staleness_s(self) -> float:
-        """The largest of the mounts: for how long some copy has not been known to be current."""
+        """The largest staleness of all mounts: the seconds since a copy was last known to be current."""
         return float(max(each.staleness_s for each in self._inner.values()))
 
     @property
     def lag_s(self) -> float:
-        """The largest of the mounts."""
+        """The largest lag of all mounts, in seconds."""
         return float(max(each.lag_s for each in self._inner.values()))
 
     @property
@@ -229,7 +230,7 @@ class MountedBase(BaseClone[V]):
 
     @property
     def window(self) -> tuple[int, int]:
-        """Unacknowledged batches and bytes of all mounts."""
+        """The numbers of unacknowledged batches and bytes of all mounts."""
         windows = [each.window for each in self._all()]
         return sum(batches for batches, _ in windows), sum(size for _, size in windows)
 
@@ -249,7 +250,10 @@ class MountedBase(BaseClone[V]):
         self._tell_states(None)
 
     def _tell_states(self, told: State | None) -> None:
-        """Tell the listeners the states from now on. `told` is what they know, or None for the present one."""
+        """Begin to tell the listeners each new worst state; a second call does nothing.
+
+        `told` is the state that the listeners know already. None stands for the present state.
+        """
         with self._opening:
             if self._told_states is None:
                 cores = [internals(each).mailbox.core for each in self._inner.values()]
@@ -292,7 +296,7 @@ class MountedBase(BaseClone[V]):
         return Watch(queue, decoding, _nothing, self)  # type: ignore[arg-type]
 
     def _watched(self, mount: str, prefix: str) -> tuple[str, tuple[str, ...]] | None:
-        """Return what to watch in a mount, and the mounts to leave out; None if nothing is held there."""
+        """Return the prefix to watch in a mount, and the mounts inside to leave out; None if nothing of it is held."""
         inside = mount if mount != ROOT and mount.startswith(prefix) else prefix
         subtrees = self._inner[mount].subtrees if mount in self._inner else ()
         if not any(each.startswith(inside) or inside.startswith(each) for each in subtrees):
@@ -306,7 +310,7 @@ class MountedBase(BaseClone[V]):
     def _end(self, timeout: float) -> None:
         limit = checks.wait_s(timeout)
         self._ended = True
-        # Each may wait for acknowledgements, so they wait at the same time.
+        # Each inner Clone may wait for acknowledgements. With threads, all wait at the same time.
         threads = [Thread(target=internals(each).end, args=(timeout,), daemon=True) for each in self._all()]
         for thread in threads:
             thread.start()
@@ -369,7 +373,7 @@ class MountedBase(BaseClone[V]):
         return self._of(key).history(key, limit, timeout)
 
     def topic(self, name: str) -> Any:
-        """Return a log of messages of the mount that has it; see `Clone.topic`."""
+        """Return a topic, from the mount that has it; see `Clone.topic`."""
         return self._opened_for(self._table.of_topic(name)).topic(name)
 
     def pin(self) -> Pin:
@@ -382,7 +386,7 @@ class MountedBase(BaseClone[V]):
         found = [internals(each).verified(left(), contents) for each in self._inner.values()]
         if len(found) == 1:
             return found[0]
-        # The numbers are 0, as each is of one mount.
+        # `compared_at` and `number` are 0, because a number is of one mount.
         return Check(
             all(each.ok for each in found),
             sum(each.keys for each in found),
@@ -408,7 +412,7 @@ class MountedBase(BaseClone[V]):
 
 
 class _States:
-    """The states of all mounts, of which the worst is told. It knows no Clone, so that none is kept alive by it."""
+    """The states of all mounts. It tells listeners the worst state. It refers to no Clone, so it keeps none alive."""
 
     def __init__(self, dispatcher: Dispatcher, cores: list[ClientCore], told: State | None) -> None:
         self._dispatcher, self._cores, self._lock = dispatcher, cores, Lock()
@@ -418,7 +422,7 @@ class _States:
         return worst(core.state for core in self._cores)
 
     def tell(self, state: State | None = None) -> None:
-        """Tell the listeners the worst state if it is another one now. A mount has changed to a state."""
+        """Tell the listeners the worst state if it has changed. An inner Clone calls this with its new state."""
         with self._lock:
             now = self._now()
             if now is not self._told:
@@ -427,4 +431,4 @@ class _States:
 
 
 def _nothing() -> None:
-    """Do nothing: the queue of a view ends its watches itself."""
+    """Do nothing when a `Watch` closes: the queue of a view closes the inner watches itself."""

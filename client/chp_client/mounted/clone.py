@@ -4,9 +4,9 @@
     clone["/rates/EUR/USD"] = b"1.0832"        # goes to c or d
     clone.mounts["/rates/"].revision           # a revision is of one mount
 
-It has an inner Clone for each mount that its subtrees touch. A Clone that only writes has one for each mount, and a
-mount that only a topic needs gets one when the topic is used. Order and atomicity hold within a mount, so a call that
-spans two mounts is refused with both names, unless it promises neither.
+A view has an inner Clone for each mount that its subtrees touch. A view that only writes has an inner Clone for each
+mount. A mount that only a topic needs gets its inner Clone when the topic is used. Order and atomicity hold within a
+mount. A call that promises either is refused if it spans two mounts; the error names both mounts.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from .transaction import MountedTransaction
 
 
 class MountedClone(MountedBase[V], Clone[V]):
-    """The view of a thread over several pairs; see `Clone` for its verbs and arguments."""
+    """The view over several pairs for programs with threads; see `Clone` for its methods and arguments."""
 
     _kind = Clone
 
     def clear(self) -> None:
-        """Delete every key that is held here, for everybody, one mount after the other; see `Clone.clear`."""
+        """Delete every key that is held here, for all clients, one mount after the other; see `Clone.clear`."""
         checks.prefix_held("", self.subtrees, "clear")
         for keys in self._by_mount(list(self._shown)):
             for start in range(0, len(keys), plain.CLEARED_ITEMS):
@@ -72,7 +72,7 @@ class MountedClone(MountedBase[V], Clone[V]):
             synced = True
 
     def lease(self, ttl: Ttl, timeout: float | None = None) -> Lease:
-        """Make a lease, whose keys are of one mount: that of the first key. See `Clone.lease`."""
+        """Make a lease. All its keys must be of one mount, which its first key chooses. See `Clone.lease`."""
         return self._mounted_lease(ttl, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -111,7 +111,7 @@ class MountedClone(MountedBase[V], Clone[V]):
         self._listeners.add(Listening(listener, prefix, opened, self._dispatcher.put), start)
 
     def transaction(self, timeout: float | None = None) -> Transaction:
-        """Begin a transaction within one mount; see `Clone.transaction`. `BadInput` names two mounts."""
+        """Begin a transaction within one mount; see `Clone.transaction`. A second mount raises `BadInput`."""
         return MountedTransaction(self._table, self._writer_of, timeout)
 
     def topics(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:

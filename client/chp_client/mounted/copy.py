@@ -1,7 +1,7 @@
 """The copies of several mounts as one map.
 
-A key belongs to one mount, and the copies of the others are never asked for it. The pair of a mount may still hold keys
-that belong to a mount inside it, as while a subtree is moved. Such keys are not shown.
+A key belongs to one mount, and is never looked up in the copies of other mounts. The pair of a mount may still hold
+keys that belong to a mount inside it, for example while an operator moves a subtree. Such keys are not shown.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class MountedMap(Mapping[str, bytes]):
         return key in self._of(key)
 
     def copy(self) -> dict[str, bytes]:
-        """Return all keys and values. Those of one mount are of one moment."""
+        """Return all keys and values. The keys and values of one mount are from one moment."""
         found: dict[str, bytes] = {}
         for part in self._parts.values():
             found |= part.visible()
@@ -81,14 +81,14 @@ class MountedMap(Mapping[str, bytes]):
     def __len__(self) -> int:
         return sum(part.size() for part in self._parts.values())
 
-    # A view of keys and values would look up each key; a copy is one C-level call for each mount.
+    # The `values` of `Mapping` would look up each key. A copy is one C-level call for each mount.
     def values(self) -> Any:
         """Return the values."""
         return self.copy().values()
 
 
 class MountedReader(CopyReader[V]):
-    """What other parts of a view read of the copies of all its mounts."""
+    """The copies of all mounts of a view, as other parts of the view read them."""
 
     def __init__(
         self, shown: MountedMap, codec: Codec | None, subtrees: tuple[str, ...], entry: Callable[[str], Entry | None]
@@ -104,7 +104,7 @@ class MountedReader(CopyReader[V]):
 
 
 class MountedIndex:
-    """The order of the keys of all mounts: that of one mount after the other, as each has ranges of its own."""
+    """The order of the keys of all mounts. Each range of keys belongs to one mount and has its order."""
 
     def __init__(self, mounts: Mounts, indexes: Mapping[str, KeyIndex]) -> None:
         self._mounts, self._indexes = mounts, indexes

@@ -1,4 +1,4 @@
-"""A transaction of a view, and a lease: each is of the one mount that its first key or topic has."""
+"""A transaction and a lease of a view. Each stays within one mount, which its first key or topic chooses."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from ..errors import Closed
 from ..mount_table import Mounts, one
 from ..topics.transaction import ConsumedBatch, Transaction
 
-# Returns the writer of a mount; the key is one that is about to be set, or None for a topic or a condition.
+# A function (mount, key) that returns the writer of a mount. The key is about to be set; it is None for a topic or a
+# condition.
 WriterOf = Callable[[str, str | None], Writer]
 
 
 class MountedTransaction(Transaction):
-    """A transaction within one mount. Whatever is of another mount than the first thing is refused."""
+    """A transaction within one mount, that of its first key or topic. It refuses keys and topics of other mounts."""
 
     def __init__(self, mounts: Mounts, writer_of: WriterOf, timeout: float | None) -> None:
         self._mounts, self._writer_of = mounts, writer_of
         # The mount, and the key or topic that chose it.
         self._chosen: tuple[str, str] | None = None
-        # A mount's writer takes the place of this one before it is used.
+        # The writer is None until a mount is chosen; the writer is not used before.
         super().__init__(None, timeout)  # type: ignore[arg-type]
 
     def _in(self, mount: str, thing: str, key: str | None = None) -> None:
-        """Choose the mount, or check that it is chosen."""
+        """Choose the mount, or raise `BadInput` if another mount is chosen already."""
         self._check_open()
         one("the transaction", [*([self._chosen] if self._chosen else []), (mount, thing)])
         writer = self._writer_of(mount, key)
@@ -64,7 +65,7 @@ class MountedTransaction(Transaction):
         super().delete(key, if_revision)
 
     def expect(self, key: str, revision: int | str) -> None:
-        """Do all of it only if a key has this revision; see `Transaction.expect`."""
+        """Do the transaction only if a key has this revision; see `Transaction.expect`."""
         self._of_key(key, sets=False)
         super().expect(key, revision)
 
@@ -113,7 +114,10 @@ class MountedTransaction(Transaction):
         super().ack(batch)
 
     def send(self) -> Ticket:
-        """Send it; see `Transaction.send`. One that names no key and no topic has no mount."""
+        """Send the transaction; see `Transaction.send`.
+
+        A transaction without a key or topic goes to the first mount. After `once` it is refused instead.
+        """
         self._check_open()
         if self._chosen is None:
             if self._once is not None:
@@ -123,7 +127,7 @@ class MountedTransaction(Transaction):
 
 
 class MountedLease(Lease):
-    """A lease within one mount, that of its first key. The servers know it from its first set on."""
+    """A lease within one mount, that of its first key. The servers learn of the lease at its first set."""
 
     def __init__(
         self, mounts: Mounts, writer_of: WriterOf, lease_id: bytes, ttl_ms: int, timeout: float | None

@@ -31,7 +31,7 @@ class Source(NamedTuple):
 
 
 class _Bell:
-    """What the agents ring. It knows no watch, so a watch that is forgotten can be collected."""
+    """A bell that the agents ring when changes came. It refers to no watch, so Python can free a dropped watch."""
 
     def __init__(self) -> None:
         self.changed = Condition()
@@ -39,7 +39,7 @@ class _Bell:
         self.on_offer: Callable[[], None] | None = None
 
     def rang_since(self, rings: int) -> bool:
-        """Return True if it has rung since there were so many rings."""
+        """Return True if the bell has rung since its count was `rings`."""
         return self.rings != rings
 
     def ring(self) -> None:
@@ -52,7 +52,7 @@ class _Bell:
 
 
 class MountedQueue:
-    """The queues of several watches, as a `Watch` reads one."""
+    """The queues of several watches, which a `Watch` can read as one queue."""
 
     def __init__(self, prefix: str, sources: Sequence[Source]) -> None:
         self.prefix = prefix
@@ -83,7 +83,7 @@ class MountedQueue:
         return sum(each.watch.queue.waiting + len(each.watch.queue.latest) for each in self._sources)
 
     def poll(self) -> Changed | None:
-        """Return the changes of one mount that are here, or None. Raise the error that ended a mount's watch."""
+        """Return changes that came from one mount, or None. Raise the error that ended a mount's watch."""
         for _ in range(len(self._sources)):
             source = self._sources[0]
             self._sources.rotate(-1)
@@ -95,7 +95,7 @@ class MountedQueue:
         return None
 
     def take(self, timeout: float | None) -> Changed | None:
-        """Wait for changes, and return them. Return None at the end; raise `TimeoutError` if none came."""
+        """Wait for changes, and return them; None once all watches ended. Raise `TimeoutError` if no change came."""
         timeout = wait_s(timeout)
         until = None if timeout is None else monotonic() + timeout
         bell = self._bell

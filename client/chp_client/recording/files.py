@@ -13,8 +13,9 @@
 
 - A file appears by rename, complete and synced, and never changes. Its rows are in the store's order. So it can be read
   at any time, and Spark reads the directory as plain Parquet: `spark.read.parquet(DIR)`.
-- A file's name has the numbers of the store that it covers. The end of the last file is the state of the recording.
-- Each file, and `_position`, has its format, store and subtree, and the server that opened its last number's epoch.
+- A file's name tells which of the store's numbers the file covers. A recorder goes on at the end of the last file.
+- A file's metadata has its format, store and subtree, and the server that opened the epoch of its last number.
+  `_position` has a number, its store, and the server that opened its epoch.
 
 Needs pyarrow and numpy: pip install 'chp-clone[parquet]'.
 """
@@ -50,7 +51,7 @@ np, pa, pq = need_parquet()
 
 SET, DELETE, SNAPSHOT, GAP = range(4)
 OPERATIONS = ("set", "delete", "snapshot", "gap")
-# The format is in each file's metadata. Files of 0.1 have this one too, and do not tell it.
+# The number of the format, which is in each file's metadata. Files of 0.1 have this format, but no number.
 FORMAT = 1
 PART, POSITION, LOCK = "_writing.part", "_position", "_lock"
 SCHEMA = pa.schema(
@@ -85,7 +86,7 @@ def files(directory: Path) -> list[RecordingFile]:
 
 @contextmanager
 def readable(path: Path, otherwise: str) -> Iterator[None]:
-    """Raise `BadInput` for a file that can't be read; `otherwise` is a remedy beside bringing it back."""
+    """Raise `BadInput` for a file that can't be read; `otherwise` is a remedy for an operator without a backup."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:

@@ -1,14 +1,16 @@
 """The recorder of a subtree's change feed into a directory (the Guide's Black Box); files.py describes the files.
 
 - A file ends after `file_bytes` of keys and values, or `every_s` after its first row.
-- The last number in the files' names is the state. A recorder that was killed goes on there, and asks again for what
-  its unfinished file had. So the servers must retain (`--retain-bytes`, `--retain-s`) that and what comes in meanwhile.
-  `_position` keeps a quiet subtree from falling behind the log.
-- If that is no longer retained, the recorder says so, and writes a row `gap` (key: the subtree) and a snapshot. So a
-  reader sees where changes are missing, and a replay ends with the right map.
-- A recording is of one store: each file, and `_position`, has its id. Servers with another store are refused, at the
-  beginning and later. A pair without a journal that was started anew is another store. The files also have the opener
-  of their last number's epoch: after a number whose history a split has ended comes a `gap`.
+- The last number in the files' names is the state of the recording. A killed recorder goes on there at its next start,
+  and asks again for the records of its unfinished file. So the servers must retain those records and all later ones
+  (`--retain-bytes`, `--retain-s`). `_position` notes how far the recorder read a subtree without changes, so that the
+  recorder does not ask for records that the log has dropped.
+- If the servers no longer retain the next record, the recorder says so. It writes a row `gap` (key: the subtree) and a
+  snapshot. So a reader sees where changes are missing, and a replay ends with the right map.
+- A recording is of one store: each file, and `_position`, has the store's id. The recorder refuses servers with another
+  store, at the beginning and later. A pair without a journal that was started anew is another store.
+- The files also have the opener of their last number's epoch. If a split has ended the history of that number, the
+  recorder writes a `gap`.
 
 Needs pyarrow and numpy: pip install 'chp-clone[parquet]'.
 """
@@ -57,13 +59,14 @@ _, _, pq = need_parquet()
 log = logging.getLogger("chp_client")
 
 EVERY_S = 60.0
-# Half of what servers retain by default, so that they still have the unfinished file of a killed recorder.
+# Half of what servers with `--store memory` retain by default (16 MiB), so that they still have the records of a killed
+# recorder's unfinished file.
 FILE_BYTES = 8 * MIB
-# The rows of a row group: they bound the memory, and the time that writing takes.
+# The recorder writes a row group of a file at this many rows or bytes. This bounds its memory and the time of a write.
 GROUP_ROWS = 65_536
 GROUP_BYTES = 8 * MIB
 IDLE_S = 0.25
-# At the end the recorder looks for a server this long.
+# When it is stopped, the recorder waits at most this many seconds for a server that gives the last records.
 FINISH_S = 2.0
 Say = Callable[[str], object]
 
@@ -83,18 +86,21 @@ def record(
 ) -> RecordingWriter:
     """Record until `stop` is set; return the writer with its counts.
 
-    In an empty directory it begins where `start` says: "snapshot", "end", "begin" or a revision, as of a watch; in
-    another it goes on after the last number there. `say` is told what happens, a line at a time.
-    `servers` and `client_file` are as of `Clone`: with a client file `servers` is None.
-    `timeout_s` is how long it looks for an active server at first (`TimeoutError`); later it waits as long as it takes.
-    Raises `BadInput` when the servers hold another store than the directory, whenever that comes about.
+    servers, client_file   those of `Clone`: with a client file `servers` is None
+    start                  where to begin in an empty directory: "snapshot", "end", "begin" or a revision, as for a
+                           watch; in another directory the recorder goes on after the last number there
+    say                    a function that is called with each line about what happens
+    timeout_s              how long to look for an active server at first (`TimeoutError`); later the recorder waits for
+                           a server without a limit
+
+    Raises `BadInput` if the servers hold another store than the directory, at the beginning or later.
     """
     checks.wait_s(timeout_s, "timeout_s")
     begin = key_start(start)
     folder = Path(directory)
     with Feed(servers_of(servers, client_file, subtree), subtree) as feed:
         if not folder.is_dir():
-            # Without a server there will be no directory.
+            # The directory is made only if a server answers.
             feed.facts(timeout_s)
             with _can_be_written(folder):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -166,7 +172,7 @@ def _follow(feed: Feed, writer: RecordingWriter, stop: Event) -> None:
 
 
 def _catch_up(feed: Feed, writer: RecordingWriter) -> None:
-    """Take what the store has at the end; the next recorder asks for what can't be had now."""
+    """Take the last records of the store before the recorder ends. The next recorder asks for any that are missing."""
     try:
         for records in feed.fetch(writer.reached, FINISH_S, opener=writer.opener):
             writer.be_told(feed.complete, feed.opener)
@@ -235,7 +241,7 @@ class RecordingWriter:
         self._file: Any = None
         self._file_bytes = 0
         self._opened_at = self._noted_at = time.monotonic()
-        # The openers of the last epochs.
+        # The servers that opened the last two epochs, by epoch.
         self._openers: dict[int, bytes] = {}
         done = files(folder)
         position, self.store = self._read_position()
@@ -300,7 +306,7 @@ class RecordingWriter:
             self._write_group()
 
     def take(self, record: FeedRecord) -> None:
-        """Add a record of the feed; the file may end with it."""
+        """Add a record of the feed, and finish the file if it is large enough."""
         self.add(record)
         self.reached = record.last
         if self._file_bytes + self._pending_bytes >= self.file_bytes:
@@ -316,7 +322,7 @@ class RecordingWriter:
             self.rotate(self.reached)
 
     def rotate(self, until: int) -> None:
-        """Finish the file with what was added; it appears under its name, complete."""
+        """Write the rows that were added, finish the file, and give it its final name."""
         self._write_group()
         if self._file is None:
             return
@@ -350,12 +356,12 @@ class RecordingWriter:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Give the unfinished file up if it can't be written, as on a full disk; its rows are asked for again."""
+        """Give up the unfinished file on an error, as on a full disk. The next recorder asks for its rows again."""
         try:
             yield
         except OSError as error:
             if self._file is not None:
-                # pyarrow would close the file once more, and fail.
+                # Otherwise pyarrow would close the file once more when it frees the object, and fail.
                 self._file.is_open = False
             self._file, self._pending, self._pending_rows = None, [], 0
             why = os.strerror(error.errno) if error.errno else str(error)

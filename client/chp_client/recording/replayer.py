@@ -1,14 +1,14 @@
 """The replayer of a recording into a store: as fast as it was recorded, faster, or as fast as possible.
 
     with Clone(servers, subtree=None) as clone:
-        replay("ticks/", clone, speed=10)                       # ten times as fast as the recorded clocks went
-        replay("ticks/", clone, speed=None, start="1.90017")    # as fast as it goes, what was recorded after that
+        replay("ticks/", clone, speed=10)                       # ten times as fast as it was recorded
+        replay("ticks/", clone, speed=None, start="1.90017")    # as fast as possible, only records after 1.90017
 
 - Records keep their order. A record's updates go out together, so that a reader sees them together, unless the record
   has more than 65,536. At full speed neighbouring records share a batch.
 - A recorded ttl is given again, divided by the speed. A key that expired during the recording is a delete in it.
 - After a gap the replay deletes the keys that the snapshot behind the gap lacks.
-- A row that is sent twice does no harm, so a replay that was broken off may go on at any earlier number.
+- It does no harm to send a row twice, so an interrupted replay may go on at any earlier number.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ReplayRows:
 
 @dataclass(slots=True)
 class Replayed:
-    """The progress of a replay; `number` is the last one whose updates are acknowledged."""
+    """The progress of a replay. The updates up to `number` are acknowledged."""
 
     rows: int = 0
     bytes: int = 0
@@ -118,9 +118,9 @@ def replay(
 ) -> Replayed:
     """Play a recording into `clone`, which should hold nothing (`subtree=None`).
 
-    start        "begin", or the revision seen last: only what was recorded after it
+    start        "begin", or a revision: only records after this revision are played
     speed        relative to the recorded clock; None is as fast as possible
-    keys_under   tells the keys of a subtree that the store has; only a recording with a gap needs it
+    keys_under   a function that returns the keys that the store has in a subtree; only a recording with a gap needs it
 
     Raises `BadInput` if files are missing or unreadable.
     """
@@ -177,7 +177,7 @@ def _begins_anew(path: Path) -> bool:
 
 
 def rows_of(path: Path, after: int) -> Iterator[ReplayRows]:
-    """Yield the rows of a file after a number, some ten thousand at a time."""
+    """Yield the rows of a file after a number, at most `READ_ROWS` at a time."""
     with readable(path, ELSEWHERE):
         for batch in opened(path).iter_batches(READ_ROWS, columns=_COLUMNS):
             rows = _decode(batch, after)
@@ -228,7 +228,10 @@ class _Player:
             start = end
 
     def _ends(self, rows: ReplayRows) -> list[int]:
-        """Yield the ends of batches: the last record's end within `BATCH_ROWS`, and at a speed each step in time."""
+        """Return the ends of batches. A batch ends with a record, after at most `BATCH_ROWS` rows if records allow it.
+
+        A batch also ends before a gap, at both ends of a snapshot, and at a speed with each step of `STEP_S`.
+        """
         new = np.empty(len(rows), bool)
         new[-1] = True
         new[:-1] = rows.numbers[1:] != rows.numbers[:-1]
@@ -300,7 +303,7 @@ def _cut(ends: Any, forced: Any) -> Iterator[int]:
         while stop - start > BATCH_ROWS:
             i = int(np.searchsorted(ends, start + BATCH_ROWS, "right")) - 1
             at = int(ends[i]) if i >= 0 else 0
-            # A larger record goes as a whole.
+            # A record with more rows than `BATCH_ROWS` goes as a whole, up to the most items of a batch.
             if at <= start:
                 at = int(ends[i + 1])
             while at - start > DEFAULT.batch_items_max:

@@ -1,4 +1,4 @@
-"""Spark beside a CHP pair: a session that starts anywhere, format("chp"), and live tables inside UDFs.
+"""Spark with a CHP pair: a session that finds its Java, format("chp"), and live tables inside UDFs.
 
     from chp_client.spark import foreach_batch, live, session
 
@@ -9,7 +9,7 @@
     rates = live(servers, "/rates/")         # a mapping that a UDF reads
     known = lookup(orders, "customer", "/customers/", servers=servers)    # the frame, with the values of its keys
 
-Needs the extra: pip install 'chp-clone[spark]'.
+The package needs the extra: pip install 'chp-clone[spark]'.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs PySpark only when it is asked for, as that takes a while."""
+    """Return a name that needs PySpark. The first use imports its module, because the import takes a while."""
     if name == "register":
         from .datasource import register
 

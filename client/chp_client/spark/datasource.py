@@ -4,9 +4,9 @@
     df.write.format("chp").mode("append").options(servers=..., subtree="/rates/").save()
     spark.read.format("chp").options(servers=...).load()
 
-Where the package is installed, Spark finds the format by itself, because it looks for a module `pyspark_chp` and there
-is one. The options are a table in options.py, and are checked before anything runs. Executors need the package too:
-they get the classes by name.
+Where the package is installed, Spark finds the format by itself: Spark looks for a module `pyspark_chp`, which comes
+with the package. The options are a table in options.py, and are checked before anything runs. Executors need the
+package too, because Spark sends them only the names of its classes.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -102,7 +102,7 @@ class ChpDataSource(DataSource):
 
 
 def _checked(shape: Shape, schema: "StructType") -> Shape:
-    """Return the shape, after a look at the types of the columns: raise before the job runs if it can't be written."""
+    """Return the shape. Raise `BadDataFrame` before the job runs if a column has a type that can't be written."""
     import pyarrow as pa
 
     used = {name for name, _ in shape.roles()}

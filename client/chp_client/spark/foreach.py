@@ -3,13 +3,15 @@
     sink = foreach_batch(servers="tcp://a:5556,tcp://b:5566", subtree="/rates/", key_template="/rates/{base}/{quote}")
     stream.writeStream.foreachBatch(sink).outputMode("update").start()
 
-It takes output mode update, which Spark refuses to `writeStream.format("chp")`. It is quicker with small batches: the
-rows come to the driver as Arrow, and no task has to be started to send them. A batch has to fit the driver.
+The sink takes output mode update, which Spark does not allow for `writeStream.format("chp")`. It is quicker with small
+batches: the rows come to the driver as Arrow, and no task has to be started to send them. A batch has to fit the
+driver's memory.
 
-The batch id is the version. The application is the query id and a digest of the options, so that one query may write to
-several subtrees. Two sinks of one query with equal options need an `applicationId` each. Without it the second sink is
-refused, because the servers would take it for a repetition of the first. Spark Connect tells no query id: there the
-application is the `applicationId` alone, and a new checkpoint needs a new one.
+The batch id is the version. The application is the query id and the `applicationId`, or else a digest of the options,
+so that one query may write to several subtrees. Two sinks of one query with equal options need an `applicationId` each.
+Without it the second sink raises an error, because the servers would take its batch for a repetition of the first
+sink's. Spark Connect does not tell the query id. There the application is the `applicationId` alone, and a new
+checkpoint needs a new `applicationId`.
 """
 
 import hashlib
@@ -32,8 +34,9 @@ if TYPE_CHECKING:
 def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[DataFrame, int], None]":
     """Return a function for `foreachBatch`; its options are those of format("chp"), with `_` for a dot.
 
-    `overwrite` replaces the subtree by each batch, and needs `confirm_overwrite=True`. Raises `BadOption`. The function
-    raises `BadDataFrame`, and another `ChpError` if the servers refuse a batch or do not answer for `timeout` seconds.
+    With `overwrite`, each batch replaces the whole subtree; this needs `confirm_overwrite=True`. Raises `BadOption`.
+    The returned function raises `BadDataFrame`, and another `ChpError` if the servers refuse a batch or do not answer
+    for `timeout` seconds.
     """
     given = read_options(options, several=not overwrite)
     if overwrite and given["topic"]:
@@ -59,7 +62,7 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
 
 
 def read_options(options: dict[str, object], *, several: bool = True) -> dict[str, Any]:
-    """Return the options of format("chp") that a sink got as arguments, with `_` for a dot."""
+    """Return the options of format("chp"). `options` are the arguments of a sink, whose names have `_` for a dot."""
     given = {name.replace("_", "."): _text(value) for name, value in options.items()}
     found = parse(given, several=several)
     check_direction(given, "sink")
@@ -67,11 +70,11 @@ def read_options(options: dict[str, object], *, several: bool = True) -> dict[st
 
 
 def _query_of(batch: "DataFrame", options: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Return the id of the query that a batch belongs to, and that of its run."""
+    """Return the id of the query that a batch belongs to, and the id of that query's run."""
     try:
         context = batch.sparkSession.sparkContext
     except Exception:
-        # Spark Connect raises an error of its own kind in each version.
+        # The type of the error that Spark Connect raises here differs between its versions.
         if options["applicationId"]:
             return None, None
         raise ChpError(
@@ -81,20 +84,20 @@ def _query_of(batch: "DataFrame", options: dict[str, Any]) -> tuple[str | None, 
     return context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("spark.jobGroup.id")
 
 
-# The last batch of each application, and the run of the query that wrote it.
+# For each application the run of the query that wrote last, and the id of the batch that it wrote.
 _sent: dict[str, tuple[str | None, int]] = {}
 
 
 def purpose(options: dict[str, Any]) -> str:
-    """Return a digest that differs between the sinks of one query, and is equal in the query's next run."""
+    """Return a digest of the options that tell the sinks of one query apart. It is equal in the query's next run."""
     said = [options[name] for name in ("subtree", "key", "key.template", "value", "codec")]
-    # Only a topic adds to the text: digests without one stay what earlier checkpoints know.
+    # Add the topic only if there is one. So a sink without a topic keeps the digest of its earlier checkpoints.
     said += [] if options["topic"] is None else [options["topic"]]
     return hashlib.blake2b(repr(said).encode(), digest_size=8).hexdigest()
 
 
 def _check_first(run: str | None, job: Job) -> None:
-    """Raise if this run of the query wrote the batch already: a run has each batch once."""
+    """Raise `ChpError` if this run of the query has written the batch already: Spark gives a run each batch once."""
     if run and _sent.get(job.application) == (run, job.version):
         raise ChpError(
             f"batch {job.version} was written already, by this foreach_batch or another one with the same options or "
@@ -105,7 +108,7 @@ def _check_first(run: str | None, job: Job) -> None:
 
 def _text(value: object) -> str:
     if isinstance(value, list | tuple):
-        # A list of servers.
+        # The value is a list of servers.
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -124,15 +127,15 @@ def send(options: dict[str, Any], job: Job, table: Any, overwrite: bool = False)
     rows: int = table.num_rows
     twice = rows - len(keys) if options["topic"] is None else 0
     try:
-        # The commit follows the staged batches at once: the servers take them in order.
+        # Send the commit without waiting for the staged batches: the servers take all of them in order.
         ack = make_visible(options, job, [report(part, 0, rows, twice, job)], overwrite)
     except staging.StagingFailed as error:
         if not isinstance(error.__cause__, TimeoutError):
-            # The reason why a batch was not staged is the better answer.
+            # If the servers refused a staged batch, `finish` raises that reason, which is the better error.
             part.finish()
         raise
     if ack is not None:
-        # The servers have answered the staged batches too.
+        # The servers have answered the staged batches too, so `finish` has nothing to wait for.
         part.finish()
         log_commit(options, job, [report(part, 0, rows, twice, job)], ack)
     return rows

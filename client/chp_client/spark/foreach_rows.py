@@ -1,4 +1,4 @@
-"""A sink for `foreach`: the rows of a partition and an epoch become visible at once, exactly once.
+"""A sink for `foreach`: the rows of one partition in one epoch become visible together, exactly once.
 
     sink = foreach_writer(servers="tcp://a:5556,tcp://b:5566", subtree="/rates/")
     stream.writeStream.foreach(sink).outputMode("update").trigger(realTime="5 minutes").start()
@@ -6,12 +6,13 @@
 It is for Spark's Real-time Mode, which refuses Python's data sources as sinks, and takes `foreach`. Elsewhere
 `writeStream.format("chp")` and `foreach_batch` make a whole micro-batch visible at once, and are quicker.
 
-An epoch is the version, and the application is the query with the partition. So a partition that runs again is
-recognised, as far as Spark gives it equal rows: then the source has to be one that can be read again. With the option
-`revision` a row is written only if its key has no later revision.
+The epoch is the version, and the application is the query with the sink and the partition. So the servers recognise a
+partition that runs again, and write it once. That is right only if Spark gives the partition equal rows again, so the
+source has to be one that can be read again. With the option `revision` a row is written only if its key has no later
+revision.
 
-Spark 4.3 hands rows to Python in growing portions, the last of them at the end of an epoch. So a row takes seconds to
-the length of an epoch, and no Python sink can be quicker.
+Spark 4.3 hands rows to Python in growing portions, the last of them at the end of an epoch. So a row takes between some
+seconds and the length of an epoch, and no Python sink can be quicker.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -31,12 +32,12 @@ from .write import Job, commit, report, stream_job
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-# Rows that are staged together; more of them are no cheaper.
+# The writer stages this many rows together. Larger portions are no cheaper.
 ROWS = 10_000
 
 
 class ForeachWriter:
-    """Made by `foreach_writer`; Spark sends a copy to each task and calls `open`, `process` and `close`."""
+    """The writer that `foreach_writer` returns. Each task has a copy, and Spark calls `open`, `process` and `close`."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
@@ -66,7 +67,7 @@ class ForeachWriter:
             self._stage()
 
     def close(self, error: Exception | None) -> None:
-        """Make the rows visible; after an error of the task none of them is."""
+        """Make the rows visible. After an error of the task, make none of them visible."""
         if error is not None or not self._count:
             return
         self._stage()

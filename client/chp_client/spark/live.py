@@ -11,24 +11,24 @@
             now = rates.pin()                           # one view for the whole batch
             yield batch.assign(euro=batch.amount / batch.currency.map(lambda c: float(now[f"/rates/EUR/{c}"])))
 
-A broadcast variable stays as it was; a live table follows the store. Its costs and promises:
+A broadcast variable stays as it was; a live table follows the store. A live table has these costs and promises:
 
-- **One copy a worker process.** The first task of a Python worker that reads opens a `Clone` for (servers, subtree).
-  All later tasks of that worker share it, whatever their codec, and it stays current between them. Spark keeps a worker
-  for each core of an executor and reuses it (`spark.python.worker.reuse`, on by default). So a thousand tasks on four
-  cores open four copies. With reuse off, each task opens a copy of its own.
+- **One copy a worker process.** In each Python worker, the first task that reads the table opens a `Clone` for
+  (servers, subtree). All later tasks of that worker share this Clone, whatever their codec, and the Clone stays current
+  between tasks. Spark keeps a worker for each core of an executor and reuses it (`spark.python.worker.reuse`, on by
+  default). So a thousand tasks on four cores open four copies. With reuse off, each task opens a copy of its own.
 - **Start-up**: connecting and one snapshot take some 30 ms, and about a second for each million small keys. The first
-  read waits until the copy is complete, at most `timeout_s`. Then it raises a `TimeoutError` that tells the servers'
-  states.
-- **Consistency**: a read returns what was in the store at one moment, and a worker never goes back in time. Two reads
-  may lie on both sides of an update, and two workers differ by milliseconds. `pin()` returns a plain dict of the
-  subtree at one number, never half a record; `pin().revision` is that number. If the servers fall silent, a table goes
-  on with what it has: see `state` and `staleness_s`.
-- **Purity**: a UDF that reads a live table is not deterministic. Spark may run it again, and then with newer values.
-  Mark it `asNondeterministic()` if it must run once a row and plan.
+  read waits at most `timeout_s` until the copy is complete. After that time it raises a `TimeoutError` that tells the
+  servers' states.
+- **Consistency**: a read returns what was in the store at one moment, and a worker never goes back in time. An update
+  may come between two reads, and the copies of two workers differ by milliseconds. `pin()` returns a plain dict of the
+  subtree at one number, never half a record; `pin().revision` is that number. If the servers fall silent, a table keeps
+  its last contents: see `state` and `staleness_s`.
+- **Purity**: a UDF that reads a live table is not deterministic. Spark may run it again for a row, and the table may
+  have newer values then. Mark the UDF `asNondeterministic()` if it must run only once for each row of a plan.
 - **End of life**: the copy ends with the worker. Spark ends idle workers after a minute, and all of them with the
   executor. In a program of your own, `close()` ends it sooner.
-- **Fork**: Spark's daemon forks the workers. A child never uses what its parent opened; it opens its own.
+- **Fork**: Spark's daemon forks the workers. A child never uses the copies of its parent; the child opens its own.
 
 A live table only reads: publish with `format("chp")`.
 """
@@ -53,12 +53,12 @@ from ..target import FilePath, Servers, servers_of
 from ..typed import codec_of
 
 TIMEOUT_S = 30.0
-# Each replica of a process is a copy of a subtree and a thread.
+# A process may have at most this many copies. Each copy costs the memory of a subtree, and a thread.
 REPLICAS_MAX = 32
 
 
 class Source(NamedTuple):
-    """The servers or the client file of a replica, and its subtree; it travels to the workers."""
+    """The servers or the client file of a copy, and its subtree. A live table takes only these to the workers."""
 
     servers: tuple[str, ...]
     client_file: str | None
@@ -73,12 +73,12 @@ def live(
     codec: str | Codec = "raw",
     timeout_s: float = TIMEOUT_S,
 ) -> Live:
-    """Return a live table of a subtree; nothing is opened before the first read, in the process that reads.
+    """Return a live table of a subtree. In each process, the first read opens a copy.
 
-    servers, codec   as of `Clone`; a codec that is an object travels with the table, so it must be picklable
+    servers, codec   as for `Clone`; a codec that is an object travels with the table, so it must be picklable
     client_file      in place of servers: the path of a client file. Only the path travels, and each worker reads the
-                     file: it has to be at the same path on all executors. What is wrong with it the first read raises
-    timeout_s        how long a read may wait for the first sync of its process, in seconds (`TimeoutError`)
+                     file, so the path has to be the same on all executors. The first read raises an error of the file
+    timeout_s        how long a read may wait for the first sync of the copy, in seconds; then it raises `TimeoutError`
 
     Raises `BadInput` and `BadSubtree`.
     """
@@ -91,7 +91,7 @@ class Pinned(dict[str, Any]):
     def __init__(self, values: Mapping[str, Any], revision: int, resyncs: int = 0) -> None:
         super().__init__(values)
         self.revision = Revision(revision)
-        # The syncs before it: a server that lost all may come to an equal number with other contents.
+        # The number of snapshots so far. A server that lost its data may reach an equal number with other contents.
         self.resyncs = resyncs
 
 
@@ -144,15 +144,15 @@ class Live(Mapping[str, Any]):
         return iter(self._here())
 
     def values(self) -> ValuesView[Any]:
-        """Return the values at this moment, as `pin` has them."""
+        """Return the values of the view that `pin` returns now."""
         return self.pin().values()
 
     def items(self) -> ItemsView[str, Any]:
-        """Return the items at this moment, as `pin` has them."""
+        """Return the items of the view that `pin` returns now."""
         return self.pin().items()
 
     def pin(self) -> Pinned:
-        """Return the table at this moment, one consistent view. It costs a copy if the table has changed."""
+        """Return one consistent view of the table at this moment. Decode its values only if it has changed."""
         raw, revision, resyncs = self._here().pin()
         before = self._pinned
         if before is None or (before.revision, before.resyncs) != (revision, resyncs):
@@ -161,7 +161,7 @@ class Live(Mapping[str, Any]):
             before = self._pinned = Pinned(values, revision, resyncs)
         return before
 
-    # -- about it
+    # -- the state of the copy
 
     @property
     def revision(self) -> int:
@@ -170,7 +170,7 @@ class Live(Mapping[str, Any]):
 
     @property
     def state(self) -> State:
-        """SYNCED, or STALE while no active server is heard."""
+        """The state of the copy: SYNCED, or STALE while no active server is heard."""
         return self._here().state
 
     @property
@@ -209,7 +209,7 @@ class Live(Mapping[str, Any]):
 
 _lock = threading.Lock()
 _replicas: dict[Source, Clone] = {}
-# The copies of the processes from which this one was forked; kept, so that the garbage collector closes none of them.
+# The copies of the parent processes, from before a fork. They are kept so that the garbage collector closes none.
 _parents: list[dict[Source, Clone]] = []
 _TABLES: weakref.WeakSet[Live] = weakref.WeakSet()
 
@@ -241,7 +241,7 @@ def _replica(source: Source) -> Clone:
 
 
 def _after_fork_in_child() -> None:
-    """Let go of the parent's threads and sockets without touching them."""
+    """Set the parent's copies aside. Do not close them, because their threads and sockets belong to the parent."""
     global _lock, _replicas
     _lock = threading.Lock()
     _parents.append(_replicas)

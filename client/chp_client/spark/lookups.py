@@ -1,12 +1,12 @@
-"""A join with the store by key: each row of a frame gets the value that its key has at that moment.
+"""A join with the store by key: each row of a frame gets the value that its key has when a task reads the row.
 
     known = lookup(orders, "customer_key", "/customers/", "name string, limit double", servers=servers, codec="json")
-    known.where("name is not null")                 # the orders whose customer is held
+    known.where("name is not null")                 # the orders whose customer is in the store
 
-No image of the store is made and nothing is shuffled: a row asks its worker's own copy of the subtree (live.py), which
-costs about a microsecond. The first task of a worker waits for that copy, so the subtree has to fit each Python worker.
-A row of a key that is not held has nulls. Rows of one Arrow batch may lie on both sides of an update; the frame is not
-deterministic, as a UDF that reads a live table is not.
+The servers make no image, and Spark shuffles nothing: a worker looks each row up in its own copy of the subtree
+(live.py), which takes about a microsecond. The first task of a worker waits for that copy. The subtree has to fit the
+memory of each Python worker. A row gets nulls if the store does not have its key. An update may come between the rows
+of one Arrow batch. So the frame is not deterministic, like a UDF that reads a live table.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ def lookup(
     mode: str = "failfast",
     timeout_s: float = TIMEOUT_S,
 ) -> DataFrame:
-    """Return the frame with more columns: the value of the key in the column `key`, or fields of that value.
+    """Return the frame with more columns: the value that the key in column `key` has, or fields of that value.
 
     columns        names and types as a DDL text: `value binary`, `value string`, or with a codec fields inside values
-    servers        as of `live`; `client_file` in their place, a path that is equal on all executors
+    servers        as for `live`, or in place of them `client_file`, a path that is equal on all executors
     codec, mode    as the options of format("chp")
     timeout_s      how long the first task of a worker may wait for its copy of the subtree
 
-    Raises `BadInput`, and `BadDataFrame` for a column that is not there, is no text, or is there already.
+    Raises `BadInput`. Raises `BadDataFrame` if the column `key` is missing or is not text, or if the frame already has
+    one of the new columns.
     """
     from pyspark.sql.types import StringType, StructType
 
@@ -65,7 +66,7 @@ def lookup(
     there = {name.lower() for name in schema.fieldNames()}
     if twice := next((name for name in more.fieldNames() if name.lower() in there), None):
         raise BadDataFrame(f"the frame has a column {twice!r} already; rename it first, as withColumnRenamed does")
-    # The driver checks what the workers will do.
+    # Each worker makes this layout. Make it on the driver too, so that its errors come before the job runs.
     Layout(more, given["codec"], given["mode"], VALUE_ONLY)
     if given["mode"] == "dropmalformed":
         raise BadInput("mode dropmalformed leaves out rows, and a lookup keeps them: use permissive, or failfast")
@@ -85,7 +86,7 @@ def _more(columns: str) -> Any:
 
 
 class _Lookup:
-    """The function that a worker applies to Arrow batches; it travels as names."""
+    """The function that a worker applies to Arrow batches. The copy does not travel to the worker with it."""
 
     def __init__(self, table: Live, key: str, columns: Any, codec: str, mode: str) -> None:
         self._table, self._key = table, key

@@ -30,24 +30,25 @@ from ..clientfile import ClientFile
 from ..mount_table import Mounts
 
 log = logging.getLogger(__name__)
-# Spark hands these to a sink too.
+# Spark passes these options of its own to a sink too. `parse` ignores them.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
-# Spark's catalog adds these to the options of a table.
+# Spark's catalog adds these to the options of a table. `parse` recognises such a table by them, and refuses it.
 OF_THE_CATALOG = frozenset({"provider", "owner"})
-# Spark's planner makes an object for each task before the first one runs: 100,000 of them take a second.
+# A read has at most this many tasks. Before the first task runs, Spark's planner makes an object for each task, which
+# takes a second for 100,000 tasks.
 PARTITIONS_MAX = 100_000
 NUMBER_MAX = (1 << 63) - 1
 
 
 class BadOption(BadInput):
-    """An option is unknown, missing, or has a wrong value; the text names it and says what to give."""
+    """The error for an option that is unknown, missing or has a wrong value. Its text says what to give."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of the table; `read` makes a value of the text, or raises a `ValueError` that says what is wanted.
+    """A row of the table. `read` makes a value of the option's text, or raises a `ValueError` that says what is wanted.
 
-    `where` is "all", or some of "write", "read" and "stream".
+    `where` names the jobs that take the option: "all", or some of "write", "read" and "stream".
     """
 
     name: str
@@ -105,7 +106,7 @@ def _number(text: str) -> int:
 
 def _from(least: int, text: str, most: int) -> int:
     digits = text.strip()
-    # Python reads no number of thousands of digits.
+    # Python's `int` refuses a text of thousands of digits, so the length is checked first.
     if not digits.isdecimal() or len(digits) > 100 or not least <= int(digits) <= most:
         raise ValueError(f"it is a number from {least} to {most}")
     return int(digits)
@@ -125,7 +126,7 @@ def _ttl(text: str) -> float | str:
     try:
         seconds = float(text)
     except ValueError:
-        # It names a column.
+        # The text names a column.
         return text
     if not 0 < seconds <= DEFAULT.ttl_s_max:
         raise ValueError(f"it is seconds above 0 and at most {DEFAULT.ttl_s_max:.0f}, or the name of a column")
@@ -238,10 +239,10 @@ _CATALOG = (
 
 
 def parse(given: Mapping[str, str], *, several: bool = False) -> dict[str, Any]:
-    """Return every option's value, by the name that it has in the table; raise `BadOption`.
+    """Return the value of every option by its name in the table. Raise `BadOption`.
 
-    The value of `servers` is the addresses of a pair. If `several` is given and the subtree spans mounts, it is the
-    mounts.
+    The value of `servers` is the addresses of one pair. With `several` and a subtree that spans several mounts, the
+    value is the mounts.
     """
     values = {option.name: option.default for option in OPTIONS}
     names: dict[str, str] = {}
@@ -278,22 +279,23 @@ def parse(given: Mapping[str, str], *, several: bool = False) -> dict[str, Any]:
     return values
 
 
-# What a job does, by its direction: the words of `Option.where` that fit it, and its name.
+# For each direction of a job: the word of `Option.where` for it, and the name of the job in texts for the user.
 DIRECTIONS = {
     "read": ("read", "spark.read"),
     "stream": ("stream", "readStream"),
     "write": ("write", "df.write"),
     "sink": ("write", "a stream's sink"),
 }
-# A view in SQL is read and written with one set of options.
+# A view in SQL is read and written with one set of options. So an option for the other direction is no error there.
 _OTHER_SIDE = {"read": "write", "write": "read"}
 warned: set[tuple[str, str]] = set()
 
 
 def check_direction(given: Mapping[str, str], direction: str) -> None:
-    """Raise `BadOption` for an option that a job of this direction does nothing with.
+    """Raise `BadOption` for an option that a job of this direction does not use.
 
-    Only warn if a view in SQL can have the option, which is read and written with one set of options.
+    Only log a warning if the option may belong to a view in SQL, because a view has one set of options for reading and
+    writing.
     """
     fits, name = DIRECTIONS[direction]
     for option in (found for each in given if (found := _BY_NAME.get(each.lower())) is not None):
@@ -355,7 +357,7 @@ OF_KEYS = (
 
 
 def check_topic_options(options: Mapping[str, Any], *, stream: bool = False, reads: bool = False) -> None:
-    """Raise `BadOption` for an option of keys beside a topic, and for one of messages without a topic."""
+    """Raise `BadOption` if an option of keys is given with a topic, or an option of messages without a topic."""
     if options["topic"] is None:
         if options["group"] is not None:
             raise BadOption("option group is of messages: it needs the option topic")

@@ -1,10 +1,11 @@
-"""The pairs of servers that a job reads and writes: one, or with mounts those that have its subtree.
+"""The pairs of servers that a job reads and writes: one pair, or with mounts each pair that has keys of its subtree.
 
     places_of(options, prefix)     the places of a read: for each pair its servers, and the keys that are read there
     pairs_of(options)              the servers of each pair that a write may go to
     pair_of(servers, written)      the servers of the one pair that all parts of a write went to
 
-Each pair has numbers of its own. So a read of several pairs is each of them at one number, and a commit is of one pair.
+Each pair has numbers of its own. So a read of several pairs has one number for each pair, and a commit goes to
+one pair.
 """
 
 import random
@@ -31,7 +32,10 @@ class Place(NamedTuple):
     inside: tuple[str, ...] = ()
 
     def own(self, updates: Updates) -> Updates:
-        """Return the updates whose keys belong to this pair. Keys that a mount had before it moved may be left here."""
+        """Return the updates whose keys belong to this pair.
+
+        The pair may still hold keys of a mount in `inside`, from before that mount moved to another pair.
+        """
         if not self.inside:
             return updates
         keys = pa.array(updates.keys, pa.string()) if isinstance(updates.keys, list) else updates.keys
@@ -50,7 +54,7 @@ def readers_of(options: Mapping[str, Any]) -> Sequence[str]:
 def places_of(options: Mapping[str, Any], prefix: str) -> list[Place]:
     """Return the places of the keys that begin with `prefix`, in the subtree that the options name.
 
-    Of several replicas each read begins with another one, and its tasks follow it: the image is there.
+    With several replicas, each read begins with a random one. Its tasks ask that replica first: it has the image.
     """
     servers, subtree = options["servers"], options["subtree"]
     if not isinstance(servers, Mounts):
@@ -58,7 +62,8 @@ def places_of(options: Mapping[str, Any], prefix: str) -> list[Place]:
         return [Place(_turned(readers) if options["replicas"] else readers, subtree, prefix)]
     touched = servers.touched(prefix)
     if not touched:
-        # No mount has such a key. Spark needs a task, and filters what it reads.
+        # No mount has keys that begin with `prefix`. Spark needs a task, so read the whole subtree.
+        # Spark filters the rows.
         prefix, touched = subtree, servers.touched(subtree)
     return [_place(servers, mount, subtree, prefix) for mount in touched]
 
@@ -69,7 +74,7 @@ def _place(mounts: Mounts, mount: str, subtree: str, prefix: str) -> Place:
 
 
 def _longer(mount: str, prefix: str) -> str:
-    """Return what the keys of a mount begin with, of those that begin with `prefix`."""
+    """Return the longer of a mount and `prefix`, as both begin the keys to read. The mount "/" counts as empty."""
     return mount if mount != ROOT and mount.startswith(prefix) else prefix
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def revision_text(column: "Column | str") -> "Column":
-    """Return a column with the text of revisions, such as 1.88; null for null. `column` is one, or the name of one."""
+    """Return a column with the text of revisions, such as 1.88; null for null. `column` is a column or its name."""
     number = f.col(column) if isinstance(column, str) else column
     epoch, sequence = f.shiftright(number, EPOCH_SHIFT), number.bitwiseAND(f.lit(SEQUENCE_MASK))
     return f.concat(epoch.cast("string"), f.lit("."), sequence.cast("string")).alias("revision_text")

@@ -29,21 +29,22 @@ log = logging.getLogger(__name__)
 SETTINGS: dict[str, str] = {
     # The web page of a short job is of no use, and takes a port.
     "spark.ui.enabled": "false",
-    # Plans that adapt while they run help with large shuffles of unknown size; a small batch takes twice as long.
+    # Plans that adapt while they run help with large shuffles of unknown size. With them a small batch takes twice
+    # as long.
     "spark.sql.adaptive.enabled": "false",
-    # Errors are raised in Python. The rest of the log is about Spark itself.
+    # Python raises the errors of a job. The lower levels of the log are about Spark itself.
     "spark.log.level": "ERROR",
     # Driver and executors are one process here: never listen on the network.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # A day is a day everywhere; without this, dates depend on the machine's zone.
+    # Times are in UTC everywhere. Without this setting, dates depend on the machine's time zone.
     "spark.sql.session.timeZone": "UTC",
-    # Columns, not rows, between Python and the JVM: toArrow, toPandas, createDataFrame.
+    # In toArrow, toPandas and createDataFrame, send columns between Python and the JVM, and not rows.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 
-# Each of these logs a failed task with a Java trace, before the error is raised in Python with an equal text. Among
-# some two hundred lines the one with the reason is hard to find.
+# `session` turns these loggers off. Each of them logs a failed task with a Java trace, and Python raises the error with
+# an equal text afterwards. Among some two hundred lines the line with the reason is hard to find.
 SAID_AGAIN = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
@@ -54,14 +55,15 @@ SAID_AGAIN = (
     "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
 )
 
-# A stream stopped while foreachBatch runs overflows the default stack of 1 MiB now and then.
+# Give threads a stack of 16 MiB. Stopping a stream while foreachBatch runs may overflow the default of 1 MiB.
 _JAVA_OPTIONS = "-Xss16m"
-# The quick compiler only: starts and warms up faster, and is slower on long computations.
+# Settings of `quick_start`, which starts and warms up faster, and is slower on long computations.
 _QUICK_SETTINGS = {
     # Run plans as they are instead of compiling each to Java first: the first batch comes in half the time.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+# The JVM of `quick_start` has only its quick compiler.
 _QUICK_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -99,8 +101,8 @@ def session(
 def warm(spark: "SparkSession", cores: int = 2) -> bool:
     """Do what the first job would wait for; return False if the session ended meanwhile.
 
-    A job on all cores starts their Python workers, which import PyArrow. A data source that is made, and never read,
-    starts the processes that plan.
+    A job on all cores starts their Python workers, which import PyArrow. Making a data source starts the Python process
+    that plans; the source is never read.
     """
     try:
         spark.range(cores, numPartitions=cores).mapInArrow(lambda batches: batches, "id long").collect()
@@ -123,9 +125,9 @@ def stop(spark: "SparkSession", timeout_s: float = 20.0) -> None:
 
     gateway: Any = SparkContext._gateway
     spark.stop()
-    # Without a gateway the next session starts a JVM.
+    # Drop the gateway, so that the next session starts a new JVM.
     SparkContext._gateway = SparkContext._jvm = None
-    # There is a process only if this one started the JVM.
+    # The gateway has a process only if this program started the JVM.
     process = getattr(gateway, "proc", None)
     if process is None:
         return
@@ -148,13 +150,13 @@ def all_settings(cores: int, quick_start: bool = False) -> dict[str, str]:
         | (_QUICK_SETTINGS if quick_start else {})
         | {
             "spark.master": f"local[{cores}]",
-            # A checkpoint is written as file and rename, without looking for a rename that is atomic on every
-            # file system: a small batch takes half the time.
+            # Write a checkpoint to a file, and rename that file. Without a search for a rename that is atomic on every
+            # file system, a small batch takes half the time.
             "spark.sql.streaming.checkpointFileManagerClass": _checkpoints(),
             # One partition a core. The default of 200 makes 200 tasks of nothing for every small shuffle.
             "spark.sql.shuffle.partitions": str(cores),
             "spark.driver.extraJavaOptions": " ".join(options),
-            # Spark's own bar suits a terminal. In a file its lines overwrite nothing.
+            # Spark's progress bar suits a terminal. In a file the bar's lines pile up, because they overwrite nothing.
             "spark.ui.showConsoleProgress": _text(sys.stderr.isatty()),
         }
     )
@@ -171,10 +173,10 @@ def environment(java: Java, present: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the environment needs before the JVM starts."""
     return {
         "JAVA_HOME": str(java.home),
-        # Workers must be this Python, with this one's packages, and not the first python3 on PATH.
+        # Workers must run this Python, which has the packages, and not the first python3 on PATH.
         "PYSPARK_PYTHON": present.get("PYSPARK_PYTHON") or sys.executable,
         "PYSPARK_DRIVER_PYTHON": present.get("PYSPARK_DRIVER_PYTHON") or sys.executable,
-        # Spark asks for the host's own address otherwise, and warns or fails where that has none.
+        # Otherwise Spark looks for the host's own address, and warns or fails if the host has none.
         "SPARK_LOCAL_IP": present.get("SPARK_LOCAL_IP") or "127.0.0.1",
     }
 

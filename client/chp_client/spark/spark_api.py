@@ -6,7 +6,8 @@
 | 4.1 | writers of a stream's Arrow batches    | a stand-in gets them too: 4.0 asks only for the batch writer's class
 | 4.2 | limits of a micro-batch (`ADMISSION`)  | a micro-batch has everything; Spark tells `latestOffset` no start
 
-PySpark 4.0 to 4.3 are tried (`tests/spark/versions.py`). `left_out` says once a process what an option can't do here.
+PySpark 4.0 to 4.3 are tried (`tests/spark/versions.py`). `left_out` warns, once a process, of an option that this Spark
+can't follow.
 """
 
 import logging
@@ -32,7 +33,7 @@ DataSourceStreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWri
 if DataSourceStreamArrowWriter is None:
 
     class _StreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-        """A writer of a stream that Spark 4.0 gives Arrow batches, because it is a batch writer of them too."""
+        """A stream's writer. Spark 4.0 gives it Arrow batches, because it is a batch writer of Arrow batches too."""
 
     DataSourceStreamArrowWriter = _StreamArrowWriter
 

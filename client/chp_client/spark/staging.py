@@ -3,10 +3,10 @@
     task     StagedPart(servers, commit_id, name)    add(segment) ... finish()  travels to the driver as [name, batches]
     driver   commit(servers, commit_id, application, version, parts, replace)               or abort(servers, commit_id)
 
-All of it is one staged commit. A part is one attempt of one task, and its name has a random end. So the commit never
-names the parts of a failed attempt, or of an earlier run that died; it drops them. A `Clone` that only writes sends the
-parts: it numbers, resends and survives a failover. Each process keeps one, because making a Clone takes longer than a
-small batch. It costs a thread that sleeps.
+All parts together are one staged commit. A part is what one attempt of one task stages, and its name has a random end.
+So the commit never names the parts of a failed attempt, or of an earlier run that died: the servers drop such parts. A
+`Clone` that only writes sends the parts: it numbers and resends them, and survives a failover. Each process keeps its
+Clone, because making a Clone takes longer than a small batch. An idle Clone costs a thread that sleeps.
 """
 
 import atexit
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 ABORT_S = 10.0
-# After this long a job says what it waits for.
+# A job that has waited this long for an answer logs what it waits for.
 SILENCE_S = 10.0
-# After this long a job looks whether all servers refuse its key.
+# A job that has waited this long for an answer checks whether all servers refuse its key.
 ADMISSION_S = 2.0
-# By the process, and the servers.
+# The key of a Clone below: the id of the process, and the servers.
 Where = tuple[int, tuple[str, ...]]
 _clones: dict[Where, Clone] = {}
 _lock = threading.Lock()
 
 
 class StagingFailed(ChpError):
-    """The servers did not take a batch, and nothing of it is visible. The text tells the reason and the remedy."""
+    """The error for a batch that the servers did not take, and that is not visible. Its text has reason and remedy."""
 
 
 def clone_of(servers: Sequence[str]) -> Clone:
@@ -90,7 +90,7 @@ atexit.register(close_clones)
 
 
 class StagedPart:
-    """The part of a staged commit that one attempt of a task sends. With mounts its first key says to which pair."""
+    """The part of a staged commit that one attempt of a task sends. With mounts, its first key decides the pair."""
 
     def __init__(self, servers: Sequence[str] | Mounts, commit_id: bytes, name: str, timeout_s: float) -> None:
         self.name = f"{name}.{secrets.token_hex(4)}"
@@ -107,7 +107,7 @@ class StagedPart:
         self.revision = 0
 
     def add(self, rows: "PackedRows") -> None:
-        """Stage rows that fit one batch. Raise `BadInput` if they are of two mounts, or of another one than before."""
+        """Stage rows that fit one batch. Raise `BadInput` unless all keys of the part are of one mount."""
         writer = self._writer if self._mounts is None else self._writer_of(self._mounts, rows.keys)
         assert writer is not None, "without mounts there is one from the beginning"
         body = rows.encode(**{columns.STAGE: [self._commit_id, self.name]})
@@ -127,7 +127,7 @@ class StagedPart:
         return self._writer
 
     def finish(self) -> None:
-        """Return when the servers have the whole part."""
+        """Wait until the servers have the whole part."""
         self._settle(self._tickets)
 
     def _settle(self, tickets: list[Ticket]) -> None:
@@ -137,7 +137,7 @@ class StagedPart:
 
 
 def _answer(servers: Sequence[str], ticket: Ticket, timeout_s: float) -> Ack:
-    """Wait for a ticket. If that takes long, the log says for what, because the error may be minutes away.
+    """Return the answer to a ticket. If it takes long, log what the job waits for: the error may come minutes later.
 
     Raises `Refused` if each server refuses the key of this job: waiting does not change that.
     """
@@ -156,7 +156,7 @@ def _answer(servers: Sequence[str], ticket: Ticket, timeout_s: float) -> Ack:
 
 
 def _check_admitted(servers: Sequence[str]) -> None:
-    """Raise `Refused` if each of these servers refuses this process's key, and close the Clone with what it has."""
+    """Raise `Refused` if all these servers refuse this process's key. First close the Clone, and drop its batches."""
     try:
         clone_of(servers).wait_until_synced(timeout=0)
     except TimeoutError:
@@ -176,7 +176,7 @@ def commit(  # noqa: PLR0917 (the order on the wire)
     replace: str | None,
     timeout_s: float,
 ) -> Ack:
-    """Make the named parts visible, all at once; a repeated (application, version) is answered and not done again."""
+    """Make the named parts visible, all at once. For a repeated (application, version) the servers only answer."""
     named = [[name, batches] for name, batches in parts if batches]
     extras = {columns.COMMIT: [commit_id, application, version, named, replace]}
     with _failures(servers, timeout_s, _REFUSALS | {"busy": "the servers can't remember another application ({0})"}):
@@ -199,11 +199,11 @@ def abort(servers: Sequence[str], commit_id: bytes, timeout_s: float) -> None:
 
 @contextmanager
 def _failures(servers: Sequence[str], timeout_s: float, words: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Raise the errors of a Clone in the words of a job; `words` has those for refusals by their codes."""
+    """Raise `StagingFailed` for errors of a Clone, in the words of a job. `words` has texts for codes of refusals."""
     try:
         yield
     except TimeoutError as error:
-        # The Clone's unsent batches go with it; the Clones of other servers stay.
+        # The Clone drops its unsent batches when it closes. The Clones of other servers stay open.
         close_clones(servers)
         raise StagingFailed(f"the servers gave no answer for {timeout_s:g} s (option timeout): {error}") from error
     except Refused as error:

@@ -1,8 +1,8 @@
 """The rules of Spark's own Python processes: the planner beside the driver, and the workers of tasks.
 
-settle()                 forget the garbage that was there before the first task of ours
+settle()                 let the garbage collector ignore the objects from before our first task
 @errors_first            a class whose errors begin with their own text, and not with Spark's trace
-has_answered(servers)    whether these servers have answered in this Spark session; `note_answer` says so
+has_answered(servers)    whether one of these servers has answered in this session; `note_answer` records it
 """
 
 import gc
@@ -22,10 +22,10 @@ _answered: set[str] = set()
 
 
 def settle() -> None:
-    """Have the garbage collector forget what is there, once a process. Only for Spark's own processes.
+    """Let the garbage collector ignore all present objects, once a process. Call this only in Spark's own processes.
 
-    A worker lives from task to task, and collects garbage after each. With pandas and PyArrow imported a collection
-    looks at a few hundred thousand objects that will never go. It takes 40 ms, as long as a small batch does.
+    A worker lives from task to task, and collects garbage after each task. With pandas and PyArrow imported, a
+    collection looks at a few hundred thousand objects that are never freed. That takes 40 ms, as long as a small batch.
     """
     global _done
     if not _done:
@@ -38,7 +38,7 @@ def settle() -> None:
 
 
 class _Kept:
-    """A `__cause__` that can't be taken away: Spark does that where it shortens a trace."""
+    """A `__cause__` that can't be removed. Spark removes the cause of an error when it shortens the trace."""
 
     def __init__(self, cause: ChpError) -> None:
         self._cause = cause
@@ -51,10 +51,10 @@ class _Kept:
 
 
 def first(error: ChpError) -> ChpError:
-    """Return the error with its own text as its cause, and without a trace.
+    """Return the error without a trace, and with a copy of itself as its cause.
 
-    Spark sends the text that Python's `traceback` makes of an error, and that begins with the cause. The error's class
-    becomes one of equal name, which only adds that cause.
+    Spark sends the text that Python's `traceback` makes of an error. The text begins with the cause, which
+    has the error's own text. The error gets a new class of equal name, which only adds the cause.
     """
     kind = type(error)
     cause = kind.__new__(kind, *error.args)
@@ -101,7 +101,7 @@ def has_answered(servers: Sequence[str]) -> bool:
 
 
 def note_answer(servers: Sequence[str]) -> None:
-    """Remember that one of these servers has answered: in this process, and for those that follow it."""
+    """Remember that one of these servers has answered, for this process and for later ones of this Spark session."""
     mark = _mark(servers)
     if mark.name not in _answered:
         _answered.add(mark.name)
@@ -109,14 +109,15 @@ def note_answer(servers: Sequence[str]) -> None:
             try:
                 mark.touch()
             except OSError:
-                # This process knows, which is enough while Spark keeps it.
+                # This process still remembers the answer, which is enough while Spark keeps the process.
                 pass
 
 
 def _mark(servers: Sequence[str]) -> Path:
-    """Return a file in the folder that Spark makes for each session and removes at its end.
+    """Return the path of the file whose existence says that one of these servers has answered.
 
-    Spark ends an idle planner after a minute, and what it knows with it. The path is relative outside of Spark.
+    Spark makes the folder of the file for each session, and removes it at the end of the session. A file is needed
+    because Spark ends an idle planner after a minute. Outside of Spark the path is relative, and no file is made.
     """
     folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     name = "chp-answered-" + hashlib.blake2b(repr(sorted(servers)).encode(), digest_size=8).hexdigest()

@@ -4,11 +4,11 @@
     driver   commit(messages)   ->  one record: every reader sees all of it, or none
              abort(messages)    ->  nothing was ever visible
 
-A task that failed, or ran twice, staged parts that no message names; the commit drops them. The id of a stream's staged
-commit and its version come from its query id and batch id, which a restart from the checkpoint keeps: a batch that was
-committed before the driver died is recognised and answered as done. The batches of a new checkpoint begin at 0 again,
-and it has another query id, so they are new. A batch write with the same application and version is recognised too;
-without them each run is another.
+A task that failed, or ran twice, staged parts that no message names; the commit drops them. A stream makes the id and
+the version of its staged commit from its query id and batch id, which a restart from the checkpoint keeps. So the
+servers recognise a batch that was committed before the driver died, and answer that it is done. A new checkpoint has
+another query id, so its batches are new, although they begin at 0 again. The servers also recognise a batch write with
+an application and a version that they know. Without these options, each run is a new write.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from .values.rows import Shape
 from .worker import errors_first, note_answer, settle
 
 log = logging.getLogger(__name__)
-# The characters of an application on the wire.
+# An application has at most this many characters on the wire.
 APPLICATION_MAX = 256
 
 
@@ -41,7 +41,7 @@ APPLICATION_MAX = 256
 class Staged(WriterCommitMessage):
     """The report of one attempt of a task about what it staged.
 
-    `duplicates` counts the rows that a later row of the same Arrow batch replaced.
+    `duplicates` counts the rows that a later row of the same segment replaced. `foreach_batch` counts by micro-batch.
     """
 
     partition: int
@@ -52,16 +52,16 @@ class Staged(WriterCommitMessage):
     commit_id: bytes
     application: str
     version: int
-    # The mount of the rows if the servers are those of several, and one of the keys.
+    # The mount of the rows if the options name several mounts, and one of the rows' keys.
     mount: str = ""
     key: str = ""
-    # The highest number that the servers gave a batch of it.
+    # The highest number that the servers gave one of the part's batches.
     revision: int = 0
 
 
 @dataclass(frozen=True)
 class Job:
-    """The names of a write: its staged commit, and for a repeated run its application and version."""
+    """The names of a write: its staged commit, and the application and version that identify a repeated run."""
 
     commit_id: bytes
     application: str
@@ -92,7 +92,7 @@ def stream_job(query: str | None, sink: str | None, batch: int) -> Job:
 
 
 def _known(application: str, version: int) -> Job:
-    """Return a job with one staged commit for all runs: the commit of a run drops what a run that died has staged."""
+    """Return a job whose commit id is equal in all runs. So the commit of a run drops the rows of a run that died."""
     name = f"{application}\0{version}".encode()
     return Job(hashlib.blake2b(name, digest_size=16).digest(), application, version)
 
@@ -150,7 +150,8 @@ def make_visible(options: dict[str, Any], job: Job, staged: list[Staged], overwr
 def log_commit(options: dict[str, Any], job: Job, staged: list[Staged], ack: Ack) -> None:
     """Log what a commit has written; warn if the servers took its version for done, and wrote nothing."""
     rows, duplicates = sum(m.rows for m in staged), sum(m.duplicates for m in staged)
-    # A commit is numbered after what it names. A version that was done is answered with the number of an older commit.
+    # A commit has a higher number than the staged batches that it names. For a version that was done before, the
+    # servers answer with the number of an older commit.
     if UNKNOWN < ack.revision < max((m.revision for m in staged), default=0):
         log.warning(
             "nothing of %d rows was written: the servers had done version %d of the application %r, or a later one, at "
@@ -171,7 +172,7 @@ def log_commit(options: dict[str, Any], job: Job, staged: list[Staged], ack: Ack
 
 
 def abort(options: dict[str, Any], commit_id: bytes) -> None:
-    """Have each pair that may have rows of a staged commit forget them."""
+    """Tell each pair that may have rows of a staged commit to drop these rows."""
     for servers in pairs_of(options):
         staging.abort(servers, commit_id, options["timeout"])
 
@@ -200,7 +201,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 @errors_first
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of `stream.writeStream.format("chp")`. The tasks know query and batch, and report them."""
+    """The writer of `stream.writeStream.format("chp")`. Each task learns its query and batch, and reports them."""
 
     def __init__(self, options: dict[str, Any], shape: Shape, overwrite: bool) -> None:
         self._options, self._shape, self._overwrite = options, shape, overwrite
@@ -227,7 +228,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[Any], batchId: int) -> None:
         """Abort beside the driver, after a task has failed for good.
 
-        Without a report of a task the servers forget the staged commit after an hour.
+        If no task has reported, the servers forget the staged commit by themselves after an hour.
         """
         for commit_id in {m.commit_id for m in messages if m is not None}:
             abort(self._options, commit_id)

@@ -1,7 +1,8 @@
 """`chp lock` and `chp elect`: run a command while a lock is held, or while this client is the leader.
 
-The command is a child process, whose exit code is ours. If the lock is lost meanwhile, the child gets SIGTERM, then
-SIGKILL, and the exit code is 4. Its environment has CHP_LOCK_TOKEN, the fencing token.
+The command is a child process. `chp` ends with the child's exit code. If the lock is lost while the child runs, the
+child gets SIGTERM, then SIGKILL, and `chp` ends with exit code 4. The child's environment has CHP_LOCK_TOKEN, the
+fencing token.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..settings import CliSettings, command, duration
 from ..store import reading
 from ..text import escape
 
-# The time for a child to end before it is killed.
+# A child has this many seconds to end after SIGTERM; then it gets SIGKILL.
 END_S = 10.0
 
 
@@ -43,9 +44,10 @@ def _options(function: Any) -> Any:
 def lock(settings: CliSettings, **how: Any) -> int | None:
     """Run a command while holding a lock.
 
-    Wait for the lock PATH, run COMMAND, and give the lock back; without COMMAND, show its holder and the waiting ones.
+    Wait for the lock PATH, run COMMAND, and give the lock back. Without COMMAND, show the holder of the lock and the
+    clients that wait for it.
 
-    The exit code is the command's; 1 if the lock was not had within --wait, 4 if it was lost while the command ran.
+    The exit code is that of COMMAND; 1 if --wait passed without the lock, 4 if the lock was lost while COMMAND ran.
 
     Examples:
         chp lock /locks/nightly -- ./nightly.sh     # waits for its turn
@@ -60,8 +62,8 @@ def lock(settings: CliSettings, **how: Any) -> int | None:
 def elect(settings: CliSettings, **how: Any) -> int | None:
     """Run a command while being the leader.
 
-    Stand for election at PATH, and run COMMAND once elected; the leadership ends with it. Without COMMAND, show the
-    leader and its successors; exit code 1 if there is none.
+    Stand for election at PATH, and run COMMAND once elected. The leadership ends when COMMAND ends. Without COMMAND,
+    show the leader and its successors; exit code 1 if there is no leader.
 
     Examples:
         chp elect /leader/reports --name host-1 -- ./reports --serve
@@ -96,7 +98,7 @@ def _show(settings: CliSettings, path: str, place: Election) -> None:
 
 
 def _while_held(place: Election, program: tuple[str, ...]) -> int:
-    """Return the command's exit code; raise a fault if the lock was lost."""
+    """Run the command and return its exit code; raise a fault if the lock was lost meanwhile."""
     assert place.token is not None, "it is held"
     environ = {**os.environ, "CHP_LOCK_TOKEN": str(int(place.token))}
     try:
@@ -110,7 +112,7 @@ def _while_held(place: Election, program: tuple[str, ...]) -> int:
             code = child.wait()
             break
         except KeyboardInterrupt:
-            # The terminal has sent Ctrl-C to the child too, which ends in its own way.
+            # The terminal has sent Ctrl-C to the child too. Wait until the child ends.
             continue
     if lost.is_set():
         raise RefusedByServer(f"the lock was lost while {program[0]} ran: it was told to end")

@@ -1,7 +1,8 @@
 """`chp get`, `chp ls`, `chp du` and `chp history`: look at keys.
 
-`get` of one key into a pipe gives the value's bytes and nothing else, so that `chp get A | chp set B -` copies it. A
-terminal gets a line end, and control characters as escapes. Several keys are lines of key, tab, value.
+`get` of one key writes only the value's bytes into a pipe, so that `chp get A | chp set B -` copies the value. A
+terminal also gets a line end, and control characters as escapes. For several keys, `get` writes lines of key, tab,
+value.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def get(settings: CliSettings, keys: tuple[str, ...], raw: bool) -> None:
 
 
 def _instead(store: Store, key: str) -> str:
-    """Return the remedy for a key that does not exist; the slash before it may be missing."""
+    """Return a remedy for a key that does not exist: suggest the key with a leading slash if there is one."""
     return f"did you mean {escape('/' + key)}?" if store.item("/" + key) else "`chp ls` lists what is there"
 
 
@@ -94,12 +95,12 @@ def _text(out: Out, item: Item) -> bytes:
 def ls(settings: CliSettings, prefix: str, after: str | None, limit: int | None, **how: Any) -> None:
     """List keys, flat or as a tree.
 
-    PREFIX is the beginning of the keys to list; without it all are listed, in order. An empty list has exit code 0,
-    and is mentioned on standard error.
+    List the keys that begin with PREFIX, in order; without PREFIX list all keys. An empty list has exit code 0, and is
+    mentioned on standard error.
 
     Examples:
         chp ls                    # every key, one a line
-        chp ls /rates/EUR         # those that begin so
+        chp ls /rates/EUR         # the keys that begin with /rates/EUR
         chp ls -l /rates/         # with revision, ttl and size
         chp ls --tree --depth 2   # folders and the number of keys in them
         chp ls --count /rates/
@@ -165,7 +166,7 @@ def du(settings: CliSettings, prefix: str, depth: int, keys: bool, limit: int) -
     """Show the bytes of keys and values, by folder.
 
     A line has bytes, keys and name, the largest first. The last line is the sum for PREFIX. A server needs more
-    memory: some 200 bytes a key beside these.
+    memory than this sum: some 200 bytes more for each key.
 
     Examples:
         chp du                      # the folders, the largest first
@@ -194,7 +195,7 @@ def _du_fields(row: tuple[dict[str, Any], str, int, int]) -> dict[str, Any]:
 
 
 def sizes_by(sizes: list[tuple[str, int]], prefix: str, depth: int | None) -> list[tuple[str, int, int]]:
-    """Return name, bytes and keys of the folders `depth` below a prefix, or of each key; the largest first."""
+    """Return name, bytes and keys of each folder, or of each key if `depth` is None; the largest first."""
     found: dict[str, tuple[int, int]] = {}
     for key, size in sizes:
         name = key if depth is None else folder_of(key, prefix, depth)
@@ -204,7 +205,7 @@ def sizes_by(sizes: list[tuple[str, int]], prefix: str, depth: int | None) -> li
 
 
 def folder_of(key: str, prefix: str, depth: int) -> str:
-    """Return the folder of a key `depth` levels below a prefix; the key itself if it lies less deep."""
+    """Return the folder of a key `depth` levels below a prefix, or the key itself if it has fewer folders."""
     end = len(prefix) + key[len(prefix) :].startswith("/")
     for _ in range(depth):
         slash = key.find("/", end)
@@ -226,8 +227,8 @@ def folder_of(key: str, prefix: str, depth: int) -> str:
 def history(settings: CliSettings, key: str, limit: int) -> None:
     """Print the versions of a key that the log still holds.
 
-    A line has the time, the revision, the value, and the client as `chp leases` names owners, if the servers took its
-    set alone. Exit code 1 if the log has no version.
+    A line has the time, the revision, the value, and the client, as `chp leases` names owners. The client is missing
+    if one record has sets of several clients. Exit code 1 if the log has no version.
 
     Examples:
         chp history /rates/EUR/USD              # the oldest first

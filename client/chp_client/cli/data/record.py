@@ -1,7 +1,7 @@
 """`chp record` and `chp replay`: the change feed into a directory of Parquet files, and back into a store.
 
-The package `chp_client.recording` does the work, and needs the extra `parquet`. Both commands end on Ctrl-C
-or SIGTERM with everything in place, and can go on from there.
+The package `chp_client.recording` does the work, and needs the extra `parquet`. On Ctrl-C or SIGTERM both commands
+finish what they write before they end. A later run can go on from there.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def record(
     """Record every change as Parquet files.
 
     Write the changes of a subtree into DIR, until Ctrl-C. Files appear complete, by rename; Spark and others read DIR
-    as plain Parquet. Run again, it goes on after the last number in DIR, as far as the servers retain it (chp-server
-    --retain-bytes, --retain-s; with --store memory: --retain-memory-bytes). If they don't, it says so, and the
-    recording has a row `gap` and a snapshot.
+    as plain Parquet. Run again, the command goes on after the last number in DIR, if the servers still retain the
+    changes after it (chp-server --retain-bytes, --retain-s; with --store memory: --retain-memory-bytes). If they do
+    not, the command says so, and the recording has a row `gap` and a snapshot.
 
     Examples:
         chp record ticks/ --subtree /ticks/   # all that is there; or goes on
@@ -57,7 +57,7 @@ def record(
         python -c "import pandas; print(pandas.read_parquet('ticks/'))"
     """
     recording = _module("recorder")
-    # The files are the user's own, because they show everything that was set.
+    # Only this user may read the files, because they contain every value that was set.
     os.umask(0o077)
     with explained(settings), _until_told() as stop:
         if not directory:
@@ -82,8 +82,8 @@ def record(
 def replay(settings: CliSettings, directory: str, speed: str, start: str | int) -> None:
     """Play a recording into a store.
 
-    Set and delete what DIR recorded, in its order. The answer has the number up to which everything is acknowledged;
-    --from goes on there.
+    Set and delete what DIR recorded, in its order. The answer has the number up to which everything is acknowledged.
+    Give this number as --from to go on there.
 
     Examples:
         chp replay ticks/                # at the speed it was recorded
@@ -125,7 +125,7 @@ def _speed(text: str) -> float | None:
 
 @contextmanager
 def _until_told() -> Iterator[Event]:
-    """Give an event that Ctrl-C and SIGTERM set; a second Ctrl-C ends at once."""
+    """Give an event that Ctrl-C and SIGTERM set. A second signal ends the command at once."""
     stop = Event()
 
     def told(number: int, frame: Any) -> None:
@@ -153,7 +153,7 @@ def _keys_under(settings: CliSettings, subtree: str) -> set[str]:
 
 
 def _module(name: str) -> Any:
-    """Import the module that does the work; it needs an extra."""
+    """Import a module of `chp_client.recording`; raise a usage error if the extra `parquet` is not installed."""
     from importlib import import_module
 
     try:

@@ -3,12 +3,13 @@
     {"key": "/rates/EUR/USD", "value": "1.0832", "revision": "3.1042", "ttl": 29.4}
     {"key": "/app/logo", "base64": "iVBORw0KGgo=", "revision": "3.17"}
 
-`load` needs "key" and one of "value" and "base64". It uses "ttl" (seconds left) if it is there, and ignores
-"revision" and anything else, since loading gives new revisions. A later line for the same key wins.
+A line for `load` needs "key" and one of "value" and "base64". `load` uses "ttl" (seconds left) if the line has one. It
+ignores "revision" and all other fields, because loading gives new revisions. If a key is in several lines, the last one
+wins.
 
-`dump -o FILE` writes beside FILE and renames when it is complete, so FILE is never half a dump; a pipe or a device is
-written in place. `load` reads and checks one line at a time, and sends portions that share a ttl; it never holds more
-than what is not acknowledged yet.
+`dump -o FILE` writes a file beside FILE and renames it when it is complete, so FILE is never half a dump. A pipe or a
+device is written in place. `load` reads and checks one line at a time, and sends portions of lines that share a ttl. So
+`load` holds only one portion and those that are not acknowledged yet.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ if TYPE_CHECKING:
 
 PORTION_ITEMS = 1000
 PORTION_BYTES = 1 << 20
-# The number of portions that are sent and not acknowledged yet.
+# At most this many portions are sent and not acknowledged yet.
 TICKETS_MAX = 64
 LINES_A_WRITE = 1000
-# The durability of a dry run, which sets nothing.
+# A dry run, which sets nothing, reports this word in place of a durability.
 CHECKED = "checked"
 
 Advance = Callable[[int], None]
@@ -97,7 +98,8 @@ def _write_items(file: IO[bytes], items: Iterable[Item], advance: Advance) -> in
 
 @contextmanager
 def _complete_or_not(path: str) -> Iterator[IO[bytes]]:
-    # A link stays a link, and a pipe or a device can't be replaced.
+    # If `path` is a symbolic link, replace the file that it points to. A pipe or a device can't be replaced, so write
+    # in place.
     target = os.path.realpath(path)
     in_place = os.path.exists(target) and not os.path.isfile(target)
     part = target if in_place else f"{target}.part"
@@ -131,7 +133,7 @@ class Portion:
     size: int = 0
 
     def fits(self, ttl_s: float | None, mount: str, value: bytes) -> bool:
-        """Return True if one more line may join."""
+        """Return True if a line with this ttl, mount and value may join the portion."""
         room = len(self.values) < PORTION_ITEMS and self.size + len(value) <= PORTION_BYTES
         return not self.values or (room and (ttl_s, mount) == (self.ttl_s, self.mount))
 
@@ -144,8 +146,8 @@ def load(settings: CliSettings, path: str, ttl: float | None, dry_run: bool) -> 
     """Set keys from JSON lines.
 
     FILE, or standard input (-), holds lines as `chp dump` writes them. The command ends when every set is
-    acknowledged, and reports the rate. A wrong line is named, with exit code 2. If a server refuses some keys, the
-    error tells how many are set, with exit code 4.
+    acknowledged, and reports the rate. If a line is wrong, the error names it (exit code 2). If a server refuses some
+    keys, the error tells how many are set (exit code 4).
 
     Examples:
         chp load rates.jsonl
@@ -176,24 +178,24 @@ def _send(settings: CliSettings, portions: Iterator[Portion]) -> tuple[int, str]
 
 
 class _Sent:
-    """The portions that were sent: their keys, how many of these are set, and the weakest durability."""
+    """The portions that were sent: the number of their keys, how many are set, and the weakest durability."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        # Each ticket with the number of its keys.
+        # The tickets that are not settled yet, each with the number of its keys.
         self._tickets: deque[tuple[Ticket, int]] = deque()
         self.keys, self.weakest = 0, ""
         self._set = 0
 
     def send(self, portion: Portion) -> None:
-        """Send a portion; wait for the oldest one if too many are not acknowledged."""
+        """Send a portion. If too many portions are not acknowledged yet, wait for the oldest portion."""
         self._tickets.append((self._store.set_many(portion.values, portion.ttl_s), len(portion.values)))
         self.keys += len(portion.values)
         if len(self._tickets) > TICKETS_MAX:
             self._wait()
 
     def finish(self) -> None:
-        """Wait for all acknowledgements; raise a fault that tells how many keys are set if one is refused."""
+        """Wait for all acknowledgements. If a portion is refused, raise a fault that tells how many keys are set."""
         while self._tickets:
             self._wait()
 
@@ -215,7 +217,7 @@ class _Sent:
 
 
 class _WrongLine(Misused):
-    """A line that can't be loaded; no server has refused it."""
+    """The error of a line that is not valid, which the client finds before it sends the line."""
 
 
 _STRENGTH = ("applied", "journaled", "replicated", "")
@@ -255,7 +257,7 @@ def _parsed(
 
 
 def parse_line(line: bytes, ttl: float | None = None) -> tuple[str, bytes, float | None]:
-    """Return key, value and ttl of one line; ValueError says what is wrong with it."""
+    """Return key, value and ttl of one line; raise ValueError with the reason if the line is wrong."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -298,7 +300,7 @@ def _portions(
 
 @contextmanager
 def progress(out: Out, what: str, total: int | None, bytes_: bool = False) -> Iterator[Advance]:
-    """Show a bar on standard error if it is a terminal; give the function that moves it on."""
+    """Show a progress bar if standard error is a terminal. Give the function that advances the bar."""
     if not out.err_terminal or out.json:
         yield lambda n: None
         return

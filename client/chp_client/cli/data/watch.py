@@ -1,6 +1,6 @@
 """`chp watch`: every change under a prefix, as it happens, until Ctrl-C.
 
-set     /rates/EUR/USD   1.0832        a pipe gets op, key, value, with tabs between; --json has the rest
+set     /rates/EUR/USD   1.0832        a pipe gets op, key, value, with tabs between; --json has the revision too
 del     /rates/EUR/HRK
 del     /who/1           expired       its ttl or its lease ran out
 """
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 def watch(settings: CliSettings, prefix: str, start: str | int, count: int | None, program: str | None) -> None:
     """Print every change as it happens.
 
-    PREFIX is the beginning of the keys. Each change is printed once and in order, until Ctrl-C. In a pipe a line is:
-    set, key, value, or del, key, with tabs between; "expired" follows if a ttl or a lease had run out. With --json it
-    has the revision too.
+    PREFIX is the beginning of the keys. Each change is printed once and in order, until Ctrl-C. In a pipe a line is
+    "set, key, value" or "del, key", with tabs between. A "del" line ends with "expired" if a ttl or a lease had run
+    out. With --json a line has the revision too.
 
     With --exec nothing is printed: COMMAND has CHP_OP (set, del or expired), CHP_KEY and CHP_REVISION in its
     environment, and the value's bytes as its input. A command that fails is reported on standard error.
@@ -73,7 +73,7 @@ def watch(settings: CliSettings, prefix: str, start: str | int, count: int | Non
 
 
 def _check(store: Store, prefix: str, start: str | int) -> None:
-    """Refuse a watch that would stay silent for ever."""
+    """Raise a fault for a watch that would never print anything."""
     if prefix.endswith("*") and not store.keys(prefix, limit=1):
         raise Misused(f"{escape(prefix)!r}: a watch is by prefix; use {escape(prefix.rstrip('*'))!r}")
     if isinstance(start, int) and start > store.number:

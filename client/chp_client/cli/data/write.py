@@ -1,7 +1,7 @@
-"""`chp set` and `chp del`: change keys, and know that it is done.
+"""`chp set` and `chp del`: change keys, and wait until the pair has the change.
 
 Both wait for the acknowledgement before they end, so exit code 0 means that the pair has the change. Neither needs a
-copy of the store, except `del` of a prefix, which looks at what it is about to delete.
+copy of keys, except `del` of a prefix, or of a key that ends with a slash: it reads which keys there are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..store import absent, reading, writing
 from ..text import counted, escape
 from .read import show_keys
 
-# The number of keys deleted in one request.
+# One request deletes at most this many keys.
 PORTION = 10_000
 
 
@@ -38,8 +38,8 @@ def set_(
 ) -> None:
     """Set a key, and wait for the acknowledgement.
 
-    VALUE - means standard input. The bytes are taken unchanged: a line feed at the end stays. Exit code 4 if
-    --if-revision does not hold.
+    If VALUE is "-", the value is standard input. The bytes are taken unchanged: a line feed at the end stays. Exit
+    code 4 if the key is not at the revision of --if-revision.
 
     Examples:
         chp set /config/motd 'hello, world'
@@ -76,7 +76,7 @@ def _value(value: str | None, path: str | None) -> bytes:
 
 
 def standard_input() -> IO[bytes]:
-    """Return standard input; the calling program may have closed it."""
+    """Return standard input; raise a usage error if the calling program has closed it."""
     if sys.stdin is None:
         raise Misused("standard input is closed; give it something to read, or /dev/null")
     return sys.stdin.buffer
@@ -131,7 +131,7 @@ def del_(settings: CliSettings, keys: tuple[str, ...], prefix: bool, yes: bool, 
 
 
 def _refuse_prefixes(settings: CliSettings, keys: list[str]) -> None:
-    """Raise a fault for a key that does not exist while longer keys begin with it."""
+    """Raise a fault for the first of these keys that does not exist, but is the beginning of other keys."""
     if not keys:
         return
     with reading(settings, keys) as store:
@@ -152,7 +152,7 @@ def can_ask() -> bool:
 
 
 def confirm(what: str, question: str, otherwise: str = "") -> None:
-    """Go on only if the user says yes."""
+    """Ask the user; return if the answer is yes, else abort. Raise a usage error without a terminal to ask on."""
     if not can_ask():
         raise Misused(f"{what}, but there is no terminal to ask on; add --yes{otherwise}")
     click.confirm(question, abort=True, err=True)

@@ -1,1 +1,1 @@
-"""The commands of `chp` that ask and tell servers, and that measure them."""
+"""The commands of `chp` for operators: they ask servers, change their state, and measure them."""

@@ -1,7 +1,8 @@
 """`chp access`: the rules of access, seen and changed on a live pair (SPEC.md, section 36).
 
-Rules are one value. Each change reads the value, edits it here, and gives it back with the number at which it was read,
-so that of two concurrent changes one is refused and done again. A change is done when both servers have it.
+The rules are one value. Each change reads the value, edits it here, and sends it back with the number of the rules that
+it read. So if two clients change the rules at the same time, the second change is refused. A change is done when both
+servers have it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ ACCESS_S = 10.0
 # The time between looks for the active server.
 AGAIN_S = 0.1
 FILE_BYTES_MAX = 1 << 20
-# The beginning of each token, which tells a reader that it is one.
+# Each token begins with this text, so that people and tools recognize it as a token.
 TOKEN = "chp_"
 TOKEN_BYTES = 32
-# The fewest digits of a hash that revoke a token.
+# --revoke needs at least this many digits of a token's hash.
 DIGITS_MIN = 4
 NONE: Document = {"users": {}, "roles": {}}
 Edit = Callable[[Document], Document]
@@ -48,12 +49,12 @@ WORDS = click.argument("words", nargs=-1, required=True, metavar="PREFIX|COMMAND
 def access() -> None:
     """See and change who may do what.
 
-    There are users, roles and their rules. Without any rule, each user with a key may do everything; with some, only
-    what they allow.
+    There are users, roles and their rules. Without any rule, each user with a key may do everything. If there are
+    rules, users may do only what the rules allow.
 
-    A rule is read, write or consume of a prefix, which is '' or begins and ends with a slash; deny-read, deny-write and
-    deny-consume win over them. The prefix of a group of a topic is /.chp/topics/TOPIC/GROUP/. An admin command is
-    allowed by its name. Rules need servers with keys, and both of them.
+    A rule is read, write or consume of a prefix, which is '' or begins and ends with a slash. The rules deny-read,
+    deny-write and deny-consume win over these. The prefix of a group of a topic is /.chp/topics/TOPIC/GROUP/. An admin
+    command is allowed by its name. A change of rules needs both servers, and servers with keys.
 
     Examples:
         chp access apply rules.toml --dry-run     # what would change
@@ -84,7 +85,7 @@ def show(settings: CliSettings, name: str | None) -> None:
 
 
 def _of_groups(document: Document) -> str:
-    """Return the sentence that says which right allows groups of topics; all rules together decide it."""
+    """Return the sentence that says which right, `read` or `consume`, allows groups. All rules together decide this."""
     return rules.BY_CONSUME if Rules.of(document).names_consume else rules.BY_READ
 
 
@@ -111,8 +112,8 @@ def user(settings: CliSettings, name: str, roles: tuple[str, ...], remove: bool)
 def grant(settings: CliSettings, name: str, what: str, words: tuple[str, ...], role: bool) -> None:
     """Allow or deny something more.
 
-    The change is done when both servers have it. The first `consume` that any rule names takes the groups of all topics
-    from users who are only allowed to `read` them.
+    The change is done when both servers have it. Once any rule names `consume`, users who may only `read` a topic can't
+    use its groups any more.
 
     Examples:
         chp access grant alice read /pub/ /ref/
@@ -132,7 +133,7 @@ def grant(settings: CliSettings, name: str, what: str, words: tuple[str, ...], r
 def revoke(settings: CliSettings, name: str, what: str, words: tuple[str, ...], role: bool) -> None:
     """Take back what `grant` added.
 
-    The next set and question are refused, and a subscription to the prefix ends.
+    The user's next set or question is refused, and a subscription to the prefix ends.
     """
     _change(settings, lambda document: rules.revoked(document, _kind(role), name, what, words))
 
@@ -143,8 +144,9 @@ def revoke(settings: CliSettings, name: str, what: str, words: tuple[str, ...], 
 def token(settings: CliSettings, name: str, revoke: str | None) -> None:
     """Make a bearer token of a user, for the gateway.
 
-    The token is written once, to standard output, and can't be shown again: the rules have its hash. A gateway accepts
-    it, or rejects a revoked one, within about a second. Of several mounts each pair gets the same token.
+    The token is written once, to standard output, and can't be shown again: the rules have only its hash. A gateway
+    accepts a new token, or rejects a revoked one, within about a second. With several mounts, each pair gets the same
+    token.
 
     Examples:
         chp access token alice                       # shown once; the pair keeps its hash
@@ -158,7 +160,7 @@ def token(settings: CliSettings, name: str, revoke: str | None) -> None:
         return _with_token(document, name, hashed) if revoke is None else _without_token(document, name, revoke)
 
     if len(pairs) > 1:
-        # Each pair is asked before any of them changes.
+        # Check the change at every pair before the first pair is changed.
         for mount, one in pairs:
             with naming_mount(mount):
                 _replace(one, edit, dry_run=True)
@@ -196,8 +198,8 @@ def _without_token(document: Document, name: str, beginning: str) -> Document:
 def test(settings: CliSettings, name: str, verb: str, where: str) -> int:
     """Say whether a user may do something.
 
-    WHERE is a key, or all of a prefix (with a slash at its end). The prefix for `consume` is that of a group,
-    /.chp/topics/TOPIC/GROUP/, or of several. Exit code 1: no.
+    The last argument is a key, a prefix (with a slash at its end) or an admin command. The prefix for `consume` is that
+    of a group, /.chp/topics/TOPIC/GROUP/, or of several groups. Exit code 1 if the user may not.
     """
     with asking(settings) as admin:
         document, facts, _ = _read(admin)
@@ -215,14 +217,14 @@ def apply(settings: CliSettings, file: Path, dry_run: bool) -> None:
 
     The changes are shown. The file has tables [users.NAME] and [roles.NAME] with read, write, consume, deny-read,
     deny-write, deny-consume, admin, each a list; a user has roles, too. Users that stay keep their tokens, unless the
-    file has them.
+    file has tokens for them.
     """
     document = _rules_of(file)
     _change(settings, lambda before: _with_tokens_of(before, document), dry_run=dry_run)
 
 
 def _with_tokens_of(before: Document, document: Document) -> Document:
-    """Return the document with the tokens of users that stay, because tokens are made on the pair, not in files."""
+    """Return `document`, in which users without tokens keep those of `before`: the pair has the tokens, not a file."""
     kept = {name: entry.get("tokens", []) for name, entry in before["users"].items()}
     users = {
         name: entry if "tokens" in entry or not kept.get(name) else {**entry, "tokens": kept[name]}
@@ -251,7 +253,7 @@ def _rules_of(file: Path) -> Document:
 
 
 def _serving(admin: Admin) -> tuple[Document, dict[str, Any], str]:
-    """Read the rules of the active server; wait for one within the timeout, because servers may be starting."""
+    """Read the rules of the active server. If no server is active, wait within the timeout: servers may be starting."""
     until = time.monotonic() + admin.timeout_s
     found = _read(admin)
     while not found[1].get("serving") and time.monotonic() < until:
@@ -261,7 +263,7 @@ def _serving(admin: Admin) -> tuple[Document, dict[str, Any], str]:
 
 
 def _read(admin: Admin) -> tuple[Document, dict[str, Any], str]:
-    """Return rules, facts and address of the active server, or else of one that answers."""
+    """Return rules, facts and address of the active server, or else of the answering server with the highest number."""
     answers = list(admin.ask_all("access").values())
     told = [answer for answer in answers if isinstance(answer, AdminReply)]
     if not told:

@@ -1,12 +1,12 @@
-"""`chp bench`: the speed of a live pair, measured from here, under a prefix of its own that is cleaned up.
+"""`chp bench`: measure the speed of a live pair from this machine. It works under an empty prefix, and cleans up.
 
     set, one key a call      sets/s, until the last one is acknowledged
     set_many                 sets/s, until the last one is acknowledged
     one set awaited          from the call to its acknowledgement: p50, p99
     update to watcher        from the call here to the watcher in another process: p50, p99, at a steady pace
 
-The watcher is a process of its own on this machine, as an application would be; both read the same monotonic clock.
-The figures are those of this client on this machine and network, with their other load.
+The watcher is a process of its own on this machine, as an application would be. Both processes read the same monotonic
+clock. The figures hold for this client on this machine and network, with their other load.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from ..settings import CliSettings, command, duration, read_servers
 from ..store import Store, reading, writing
 from ..text import percentile, show_latency
 
-# The number of distinct keys bounds what the pair must hold for us.
+# The measurements set at most this many distinct keys, which bounds the memory that the pair needs for them.
 KEYS = 10_000
-# The number of calls between looks at the clock.
+# A measurement reads the clock after this many calls.
 CHECK_EVERY = 256
 STAMP_BYTES = 8
 WATCHER_S = 30.0
-# The time to wait for sets on their way after an interruption.
+# At the end, the client waits up to this long, or up to a longer --timeout, for sets that are under way.
 SETTLED_S = 10.0
-# The watcher's first argument is a client file if it begins so.
+# If the watcher's first argument begins with this text, it names a client file, not servers.
 FILE = "file:"
 
 
@@ -130,7 +130,7 @@ def bench(
 
 @contextmanager
 def _settled(store: Store) -> Iterator[None]:
-    """Wait at the end, also after Ctrl-C, so that no set arrives after the keys were deleted."""
+    """Wait for all sets at the end, also after Ctrl-C, so that none arrives after the keys were deleted."""
     try:
         yield
     finally:
@@ -169,7 +169,10 @@ def _show(out: Out, figure: Figure) -> None:
 
 
 def _acknowledged(store: Store, name: str, seconds: float, send: Callable[[int], int], every: int) -> Figure:
-    """Call `send(i)`, which returns the number of keys, for `seconds`; wait for the last acknowledgement."""
+    """Call `send(i)` for `seconds`, then wait for the last acknowledgement. Return the rate of keys.
+
+    `send` returns the number of keys that it sent. The clock is read after `every` calls.
+    """
     n = i = 0
     began = time.perf_counter()
     while time.perf_counter() - began < seconds:
@@ -244,7 +247,7 @@ def _watcher(settings: CliSettings, plan: Plan) -> Iterator[subprocess.Popen[str
 
 
 def _line_of(watcher: subprocess.Popen[str]) -> str:
-    """Return the watcher's next line; it may take `WATCHER_S`."""
+    """Return the watcher's next line; raise a fault if there is none within `WATCHER_S`."""
     timer = threading.Timer(WATCHER_S, watcher.kill)
     timer.start()
     try:
@@ -260,10 +263,10 @@ def _line_of(watcher: subprocess.Popen[str]) -> str:
 
 
 def watch() -> None:
-    """Watch SERVERS TIMEOUT PREFIX of the command line, and print the latencies as a JSON array.
+    """Watch a prefix until its key `end` is set, and print the latencies in nanoseconds as a JSON array.
 
-    Print `ready` once the prefix is held. The first 8 bytes of a value are the monotonic nanoseconds of its set; the
-    key `end` ends it.
+    The arguments of the process are servers, timeout and prefix. Print `ready` once the prefix is synced. The first 8
+    bytes of each value are the monotonic time of its set, in nanoseconds.
     """
     servers, timeout_s, prefix = sys.argv[1:]
     path = servers.removeprefix(FILE)

@@ -4,10 +4,10 @@
     console: http://127.0.0.1:8080
     try: chp set /hello world; chp watch /
 
-The servers are processes of their own, so a failover can be tried: kill -9 one of them by its number, and it is started
-again. The data are in a temporary directory. With --verbose each line of their logs is shown, below the program's name.
-Each child's standard input is a pipe that only `chp dev` holds. The pipe ends if `chp dev` is killed, which ends the
-child.
+The servers are processes of their own, so a failover can be tried: kill -9 one server by its process number, and
+`chp dev` starts it again. The data are in a temporary directory. With --verbose each line of a log is shown, after the
+program's name. Each child's standard input is a pipe that only `chp dev` holds open. If `chp dev` is killed, the pipe
+ends, and the child ends too.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from ..out import Out
 from ..settings import CliSettings, command
 
 COLOURS = {"primary": "green", "backup": "cyan", "gateway": "magenta"}
-# A child that has ended is started again this much later, when the other server has taken over.
+# `chp dev` looks for children that have ended this often, in seconds, and starts them again.
 AGAIN_S = 2.0
 LOOK_S = 0.1
 READY_S = 30.0
-# The time for a child to end before it is killed.
+# A child has this many seconds to end after SIGTERM; then it is killed.
 END_S = 5.0
-# The last lines of a log, which are shown if its program does not start.
+# This many last lines of a log are shown if its program does not start.
 LINES = 20
-# A child runs the module that its arguments name, until the pipe that is its standard input ends.
+# Each child runs this program. It runs the module that its arguments name, and ends when its standard input ends.
 HELD = f"""\
 import os, runpy, signal, sys, threading
 def end():
@@ -56,13 +56,13 @@ threading.Thread(target=end, daemon=True).start()
 del sys.argv[0]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
-# The backup's port is the primary's and ten; a server has four in a row.
+# The backup's first port is APART above the primary's. Each server has EACH ports in a row.
 APART, EACH = 10, 4
 DEFAULT_PORT = 5556
 
 
 class Child:
-    """A program of the pair, and its log."""
+    """A child process (a server or the gateway), and its log."""
 
     def __init__(self, out: Out, name: str, argv: list[str], environ: dict[str, str], verbose: bool) -> None:
         self._out, self.name, self._argv, self._environ = out, name, argv, environ
@@ -86,12 +86,12 @@ class Child:
         return self.process.pid if self.process is not None else 0
 
     def say(self, text: str) -> None:
-        """Write a line with the program's name before it. Nothing is written, or raised, if the terminal is closed."""
+        """Write the program's name and a text as one line. Ignore the error if the terminal is closed."""
         with contextlib.suppress(OSError):
             self._out.line(f"{self._out.style(f'{self.name:7} |', fg=COLOURS[self.name])} {text}")
 
     def show_log(self) -> None:
-        """Show the last lines of the log, if they were not shown before."""
+        """Show the last lines of the log, unless --verbose has shown them already."""
         for line in [] if self._verbose else self._log:
             self.say(line)
 
@@ -110,7 +110,7 @@ class Child:
         return None if self.process is None else self.process.poll()
 
     def end(self) -> None:
-        """End the program, and kill it if it does not."""
+        """End the program with SIGTERM, and kill it if it has not ended after `END_S`."""
         if self.process is None or self.process.poll() is not None:
             return
         self.process.terminate()
@@ -132,9 +132,9 @@ class Child:
 def dev(settings: CliSettings, port: int, console_port: int, console: bool, verbose: bool) -> None:
     """Run a pair to try things on, until Ctrl-C.
 
-    A primary and a backup run on this machine, with temporary data. Both end with this command, also if its terminal is
-    closed or it is killed. With nohup it outlives the terminal. A server that ends by itself, as by kill -9, is started
-    again two seconds later.
+    A primary and a backup run on this machine, with temporary data. Both end when this command ends, also if its
+    terminal is closed or the command is killed. With nohup the command outlives the terminal. A server that ends by
+    itself, or by kill -9, is started again within two seconds.
 
     Examples:
         chp dev                   # on the ports that a Clone() looks at
@@ -204,7 +204,7 @@ def _serve(out: Out, children: list[Child], addresses: list[str], lines: list[st
 
 
 def _until_ready(children: list[Child], addresses: list[str], console: str, stop: threading.Event) -> bool:
-    """Wait until the pair is in sync and the console answers; return False if the user ends it before."""
+    """Wait until the pair is in sync and the console answers. Return False if the user ends the wait with Ctrl-C."""
     until = time.monotonic() + READY_S
     port = int(console.rpartition(":")[2]) if len(children) > len(addresses) else 0
     with Admin(addresses, timeout_s=LOOK_S * 5) as admin:
@@ -231,7 +231,7 @@ def _takes(port: int) -> bool:
 
 @contextlib.contextmanager
 def _interrupted() -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C, SIGTERM and the end of the terminal set; nohup makes us ignore the terminal."""
+    """Give an event that Ctrl-C, SIGTERM and SIGHUP (a closed terminal) set. Under nohup, SIGHUP stays ignored."""
     stop, ends = threading.Event(), [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         ends.append(signal.SIGHUP)

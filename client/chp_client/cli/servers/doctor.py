@@ -5,7 +5,8 @@
     bad   tcp://b:5566: port 5567 (P+1) is not reachable from here: open P to P+2 for clients
 
 Facts that a server of another version lacks are skipped. A server whose journal has no room stands still, and answers
-with the status that it had then. This is said first, and nothing is concluded from such a status.
+with the status that it had when it stopped. Such a server is reported first, and nothing else is concluded from its
+status.
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ GOOD, WARN, BAD = "ok", "warn", "bad"
 COLOURS = {GOOD: "green", WARN: "yellow", BAD: "red"}
 TIMEOUT_S = 2.0
 CONNECT_S = 1.0
-# The greatest difference of clocks, beside the time of the question. NTP keeps hosts within some milliseconds.
+# Warn if clocks differ by more than this, plus the time that the question took. NTP keeps hosts within milliseconds.
 CLOCK_S = 2.0
-# The part of memory or keys in use that is worth a warning. Sets are refused at the bound.
+# Warn if a server uses more than this part of its memory bound. At the bound it refuses sets.
 LITTLE = 0.9
-# A server is read-only below this part of the disk that is to stay free.
+# A server refuses deletes too while the free disk is below the required minimum divided by this number.
 READ_ONLY_SHARE = 8
-# A longer turn holds up every client.
+# Warn if a turn took longer than this, because every client waits for a turn.
 TURN_MS = 1000
-# The active's last word is older at a replica that lost it: heartbeats come each second at the most.
+# A replica with a greater age has lost the active, or is far behind. Heartbeats are at most a second apart.
 AGE_MS = 5000
-# A replica that uses this much of a core, in thousandths, is overloaded. It reports each second.
+# A replica that uses BUSY_CPU thousandths of a core is overloaded. A replica reports each second, so one that is silent
+# for SILENT_S may be in trouble.
 BUSY_CPU, SILENT_S = 800, 10.0
 PORTS = ("P", "P+1", "P+2")
 PEER_REMEDY = (
@@ -61,7 +63,7 @@ class Finding(NamedTuple):
 def findings(
     seen: list[ServerStatus], unreachable: dict[str, list[int]], now_ms: float, took_ms: float
 ) -> list[Finding]:
-    """Return the findings on the servers' answers; `unreachable` has the ports of each that take no connection."""
+    """Return the findings on the servers' answers; `unreachable` has each server's ports that take no connection."""
     still = [view for view in seen if _stands_still(view, now_ms, took_ms)]
     found: list[Finding] = []
     for view in still:
@@ -77,7 +79,7 @@ def findings(
         word = "degraded" if verdict.code == OK else word
         why = f"{' and '.join(view.server for view in still)} can't go on, as the disk is full"
     for view in seen:
-        # The finding on this server has said it.
+        # Remove the text that the finding on this server has shown already.
         why = why.removesuffix(view.trouble).removesuffix("; ")
     about = f"the pair is {word}" + (f": {why}" if why else "")
     found.append(Finding(GOOD if verdict.code == OK and not still else BAD, about))
@@ -87,7 +89,7 @@ def findings(
 def _stands_still(view: ServerStatus, now_ms: float, took_ms: float) -> bool:
     """Return True if a server's status is old, and says that the disk of the journal is full."""
     told, free, least = view.fact("wall_ms"), view.fact("room.disk_free"), view.fact("room.disk_free_min")
-    # The disk of a PostgreSQL is not measured. With room on the disk a server is read-only for another reason.
+    # A server on PostgreSQL measures no disk. If the disk has room, the server is read-only for another reason.
     full = view.fact("room.read_only") and (free is None or least is None or free < least)
     return bool(full and told is not None and now_ms - told - took_ms > CLOCK_S * 1000)
 
@@ -119,7 +121,7 @@ def _of_one(
     yield Finding(GOOD, f"{view.server} answers, and is {view.state}")
     yield from _ports(view, closed)
     if view.trouble:
-        # The server's text has the remedy.
+        # The text of `trouble` has the remedy, so none is added.
         yield Finding(BAD, view.trouble)
     yield from _clock(view, now_ms, took_ms)
     yield from _room(view)
@@ -247,8 +249,8 @@ def unreachable_ports(server: str) -> list[int]:
 def doctor(settings: CliSettings) -> int:
     """Find what is wrong with a pair, and the remedy.
 
-    Look at both servers, and at the replicas that are named, from here: answers, ports, versions, clocks, settings,
-    disk, memory. Exit code 0 if nothing is bad, else 1. Of several mounts each pair is looked at.
+    Look from this host at both servers, and at the replicas that are named: answers, ports, versions, clocks, settings,
+    disk, memory. Exit code 0 if nothing is bad, else 1. With several mounts, look at each pair.
 
     Examples:
         chp doctor

@@ -1,6 +1,6 @@
 """`chp keygen`: a pair of keys as two files, or the keys of both servers and of an operator.
 
-It asks no server. A file that exists is never written over: the owner of its keys would be locked out.
+The command asks no server. It never overwrites a file, because the owner of the keys in it would be locked out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..settings import CliSettings, command, read_servers
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_.-]{1,64})?\Z")
 _HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z")
-# The folder of a server's keys on its host, and of its data.
+# The folders of a server's keys and of its data, on the server's host.
 KEYS, DATA = "/etc/chp/keys", "/var/lib/chp"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 # A server takes the ports P to P+3.
@@ -43,8 +43,9 @@ def keygen(settings: CliSettings, name: str, servers: tuple[str, ...], pair: str
     Write NAME.secret, for its owner alone, and NAME.pub, which others may have. NAME may begin with a directory. With
     --server the secret goes into a client file, NAME.toml, for `chp --client-file` and `Clone(client_file=)`.
 
-    With --pair DIR gets a folder for each server, with its secret key, the peer's public key and the operator's, and a
-    client file for the operator. The answer says what to copy, and how to start the servers.
+    With --pair DIR gets a client file for the operator, and a folder for each server. A folder has the server's secret
+    key, and the public keys of its peer and of the operator. The answer says what to copy, and how to start the
+    servers.
 
     Examples:
         chp keygen --pair tcp://a:5556,tcp://b:5566 keys   # all that a pair needs
@@ -83,7 +84,7 @@ def _must_be_new(*files: Path) -> None:
 
 
 def _server(word: str) -> tuple[str, bytes]:
-    """Return an address, and the key in a file."""
+    """Return the address and the public key that ADDRESS=FILE.pub names."""
     address, _, name = word.partition("=")
     try:
         addresses.parse(address)
@@ -101,7 +102,7 @@ def make_keys() -> KeyPair:
 
 
 def write_new(path: Path, text: str, mode: int) -> None:
-    """Write a new file, which has this mode from the first moment on."""
+    """Write a new file, created with this mode. Raise a usage error if the file exists or can't be written."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except OSError as error:
@@ -121,7 +122,7 @@ class _ServerKeys:
     address: str
     folder: Path
     keys: KeyPair
-    # The folder below KEYS and DATA; "" if the other server is on another host.
+    # The subfolder of KEYS and DATA for this server; "" if the other server is on another host.
     below: str
 
     @property

@@ -1,7 +1,8 @@
 """`chp switch`, `leases`, `clients`, `backup` and `restore`: commands and questions of an operator to a live pair.
 
-Each is one admin request to the active server, found by asking; the server does the work and answers when it is done.
-Paths are on the server's machine. A command that the server does not know is refused (exit code 4).
+Each command first asks all servers which one is active, and then sends admin requests to the active server. The server
+does the work, and answers when the work is done. Paths are on the server's machine. A command that the server does not
+know is refused (exit code 4).
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from ..settings import YES, CliSettings, command
 from ..store import asking, at_once, naming_mount
 from ..text import escape, show_bytes, show_count, show_duration, show_latency
 
-# The time between looks while a hand-over is under way.
+# While a hand-over is under way, the client asks for the status this often.
 LOOK_S = 0.02
-# The time between looks while servers are starting.
+# While servers are starting, the client asks for the status this often.
 AGAIN_S = 0.1
-# Servers start faster, unless something is wrong.
+# The client waits at most this long for servers that are starting. Healthy servers start faster.
 STARTING_S = 10.0
 HAND_OVER_S = 10.0
 LIST_S = 10.0
-# A backup or a restore may take its time.
+# A backup or a restore may take up to this long, unless --timeout says otherwise.
 COPY_S = 300.0
 
 
@@ -46,8 +47,8 @@ COPY_S = 300.0
 def switch(settings: CliSettings, force: bool, chosen: str | None) -> None:
     """Hand over to the passive server.
 
-    The passive server becomes active, and no set is lost. A hand-over needs both servers, in sync. With --force it
-    needs neither: the one server named becomes active.
+    The passive server becomes active, and no set is lost. A hand-over needs both servers, in sync. With --force
+    a hand-over needs only the server that is to serve, and sets may be lost.
 
     Examples:
         chp switch            # the passive becomes active
@@ -87,7 +88,7 @@ def _force(settings: CliSettings, chosen: str | None, force: bool) -> None:
 
 
 def look_for_active(admin: Admin) -> list[ServerStatus]:
-    """Return both servers as soon as one is active, or no server is starting any more, or time is up."""
+    """Return the status of all servers once one is active, or none is starting, or the time is up."""
     until = time.monotonic() + min(admin.timeout_s, STARTING_S)
     while True:
         seen = pair.views(_quick_look(admin), named=True)
@@ -98,7 +99,7 @@ def look_for_active(admin: Admin) -> list[ServerStatus]:
 
 
 def _quick_look(admin: Admin, server: str | None = None) -> dict[str, Answer]:
-    """Return the status of one server, or of all, without a long wait for one that is away."""
+    """Return the status of one server, or of all; wait at most two seconds for a server that does not answer."""
     patience, admin.timeout_s = admin.timeout_s, min(admin.timeout_s, 2.0)
     try:
         return admin.ask_all("status") if server is None else admin.ask_some([server], "status")
@@ -141,9 +142,9 @@ def wait_until_active(admin: Admin, server: str) -> None:
 
 
 def active_one(admin: Admin, what: str, *, by_replica: bool = False) -> ServerStatus:
-    """Return the active server; raise a fault that says what it was needed for.
+    """Return the active server; if there is none, raise a fault that names `what` the server was needed for.
 
-    With `by_replica` a replica that serves will do, because it passes the question to the active.
+    With `by_replica`, return a serving replica if no active answers: a replica passes the question to the active.
     """
     seen = look_for_active(admin)
     active = next((v for v in seen if v.active), None)
@@ -213,10 +214,10 @@ def _name_of(text: str) -> bytes:
 def clients(settings: CliSettings) -> None:
     """List the connected clients.
 
-    A line has program, host, process, lag, and what the client holds, in the order of arrival. Clones tell it by
-    themselves, half a second after they have joined and each 5 s from then on (more seldom if there are hundreds). A
-    client that has ended is shown for 15 s more. Clients of CHP/1 tell nothing. A replica knows its own readers: name
-    it beside the pair, and VIA has its name. Of several mounts the clients of all pairs are shown.
+    A line has program, host, process, lag, and what the client holds, in the order of arrival. Clones report this half
+    a second after they have joined, and then each 5 s (less often if there are hundreds). A client that has ended is
+    shown for 15 s more. Clients of CHP/1 report nothing. Only a replica knows its own readers: to see them, name the
+    replica beside the pair; VIA then has its name. With several mounts, the clients of all pairs are shown.
 
     Examples:
         chp clients
@@ -238,7 +239,7 @@ def clients(settings: CliSettings) -> None:
 
 
 def _clients_of(mount: str, settings: CliSettings) -> tuple[list[dict[str, Any]], Fault | None]:
-    """Return the clients of one pair and its replicas, and the reason why some are not told."""
+    """Return the clients of one pair and its replicas, and the fault if some of them can't be listed, else None."""
     found: list[dict[str, Any]] = []
     try:
         with naming_mount(mount), asking(settings) as admin:
@@ -257,7 +258,7 @@ CLIENT_HEAD = (
 def _of_all_servers(admin: Admin) -> Iterator[dict[str, Any]]:
     """Yield the clients of the active server, then those of each named replica.
 
-    If no server of the pair answers, raise a fault after those of the replicas.
+    If no server of the pair answers, yield the clients of the replicas, then raise a fault.
     """
     seen = look_for_active(admin)
     replicas = [v for v in seen if v.is_replica]
@@ -300,8 +301,8 @@ def _client_row(client: dict[str, Any]) -> list[str]:
 def backup(settings: CliSettings, name: str | None) -> None:
     """Have the server write a copy of its state.
 
-    The active server writes a consistent copy while it goes on serving, into its --backup-dir. NAME is new there and
-    ends in .db. Without NAME the server chooses one, which the answer tells.
+    The active server writes a consistent copy into its --backup-dir, and goes on serving meanwhile. NAME must be new
+    there and end in .db. Without NAME the server chooses a name, which the answer tells.
 
     Examples:
         chp backup
@@ -316,8 +317,8 @@ def backup(settings: CliSettings, name: str | None) -> None:
 def restore(settings: CliSettings, name: str, yes: bool) -> None:
     """Replace the whole state by a backup.
 
-    NAME is a backup in the --backup-dir of the active server; every client follows. The state before it is kept there
-    first, and the answer names it.
+    NAME is a backup in the --backup-dir of the active server. Every client gets the restored state. Before that, the
+    server saves the present state there as another backup, and the answer names that backup.
 
     Examples:
         chp restore before-upgrade.db         # asks first

@@ -1,7 +1,7 @@
-"""`chp status` and `chp top`: both servers and replicas at a glance, once or live; of several mounts those of each.
+"""`chp status` and `chp top`: both servers and replicas at a glance, once or live; with several mounts, of each pair.
 
-`pair.py` has the meaning of each fact and of a missing one. A rate is the difference of a counter between two looks, so
-`status` looks twice, a moment apart; `--no-rates` looks once.
+`pair.py` says what a missing fact means. A rate is the difference of a counter between two looks at the servers. So
+`status` looks twice, half a second apart; with `--no-rates` it looks once.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _COLOURS = {
 
 
 class Look:
-    """Successive looks at the servers: views, and rates since the look before."""
+    """The last look at the servers of a pair: the status of each, and its rates since the look before."""
 
     def __init__(self, admin: Admin, named: bool, clients: bool = False) -> None:
         self.admin = admin
         self.named = named
         self._asks_clients = clients
-        # The first page of the active server's clients, if they are asked for.
+        # The first page of clients of each server that serves, if `clients` is set.
         self.clients: list[dict[str, Any]] = []
         self.views: list[ServerStatus] = []
         self.rates: dict[str, dict[str, float]] = {}
@@ -69,11 +69,11 @@ class Look:
         self._before: dict[str, tuple[float, dict[str, float]]] = {}
 
     def again(self) -> None:
-        """Ask both servers."""
+        """Ask all servers for their status."""
         self._take(self.admin.ask_all("status"))
 
     def once_more(self) -> None:
-        """Ask the servers that answered the last look again; the others are taken to be away still."""
+        """Ask the servers again that answered the last look, and keep the last results of the others."""
         here = [server for server, answer in self._answers.items() if isinstance(answer, AdminReply)]
         self._take({**self._answers, **self.admin.ask_some(here, "status")})
 
@@ -102,7 +102,7 @@ class Look:
 
 
 class MountLook(NamedTuple):
-    """The look at the pair of a mount, whose prefix is "" if there is one pair."""
+    """The prefix of a mount and the look at its pair. The prefix is "" if there is one pair."""
 
     mount: str
     look: Look
@@ -113,7 +113,7 @@ class MountLook(NamedTuple):
         return pair.verdict(self.look.views)
 
     def named(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return a record with the mount that it is of, if there are several."""
+        """Return a JSON record; add its mount if there are several mounts."""
         return {"mount": self.mount, **fields} if self.mount else fields
 
 
@@ -134,8 +134,8 @@ def status(settings: CliSettings, rates: bool, epochs: bool) -> int:
     """Show both servers at a glance, and the replicas that are named.
 
     Show role, epoch and sequence, in sync, clients, rates, lag, pending, journal. Exit code: 0 healthy, 1 degraded,
-    2 nobody active, 3 no server answers, 4 denied. Of several mounts each is shown in short, and the highest exit code
-    counts; --mount shows all of one.
+    2 nobody active, 3 no server answers, 4 denied. With several mounts, each server is one line, and the exit code is
+    the highest of all pairs; --mount shows one pair in full.
 
     Examples:
         chp status
@@ -216,12 +216,12 @@ def _fields(view: ServerStatus, rates: dict[str, float]) -> dict[str, Any]:
 
 
 def rows(pairs: Sequence[MountLook]) -> list[list[str]]:
-    """Return a row for each fact, with a column for each server; of several pairs a row for each server."""
+    """Return a row for each fact, with a column for each server. For several pairs, return a row for each server."""
     return _facts_of(pairs[0].look) if len(pairs) == 1 else _servers_of(pairs)
 
 
 def _facts_of(look: Look) -> list[list[str]]:
-    """Return a row for each fact of a pair; empty rows are left out."""
+    """Return a row for each fact of a pair; leave out a fact that no server has."""
     found = [["", *(v.server for v in look.views)]]
     for title, tell in _ROWS:
         cells = [tell(v, look) if v.reachable else "" for v in look.views]
@@ -232,7 +232,7 @@ def _facts_of(look: Look) -> list[list[str]]:
 
 
 def _servers_of(pairs: Sequence[MountLook]) -> list[list[str]]:
-    """Return a row for each server of several pairs, with the facts that tell how it is."""
+    """Return a row for each server of several pairs, with the facts of `_OF_MANY`."""
     found = [["MOUNT", "SERVER", "STATE", *(title.upper() for title in _OF_MANY)]]
     for mount, look in pairs:
         for view in look.views:
@@ -266,7 +266,7 @@ def _sync(v: ServerStatus, look: Look) -> str:
 
 
 def _copies(v: ServerStatus, look: Look) -> str:
-    """Return how many servers that count as copies are in sync, of those that `--copies` asks for."""
+    """Return how many copies are in sync, and how many `--copies` asks for."""
     wanted, there = v.fact("copies.wanted"), v.fact("copies.in_sync")
     if wanted is None or there is None:
         return "-"
@@ -274,7 +274,7 @@ def _copies(v: ServerStatus, look: Look) -> str:
 
 
 def _replica(v: ServerStatus, look: Look) -> str:
-    """Return the place and the load of a replica."""
+    """Return a replica's hops from the pair, the age of its data, and its load."""
     hops, age, readers, cpu = (v.fact(f"replica.{name}") for name in ("hops", "age", "readers", "cpu"))
     if hops is None:
         return "-"
@@ -284,7 +284,7 @@ def _replica(v: ServerStatus, look: Look) -> str:
 
 
 def _replicas(v: ServerStatus, look: Look) -> str:
-    """Return the replicas that follow a server, with their readers and what they lack."""
+    """Return the replicas that follow a server, with the number of their readers and how far they are behind."""
     found = v.facts.get("replicas")
     told = [
         f"{escape(str(each['name']))}: {counted(each['readers'], 'reader')}"
@@ -329,7 +329,7 @@ def _journal(v: ServerStatus, look: Look) -> str:
 
 
 def _retained(v: ServerStatus) -> str:
-    """Return how much of the past the journal has, for readers of changes."""
+    """Return the size and the age of the past records that the journal keeps for readers of changes."""
     past, age = v.fact("journal.row_bytes"), v.fact("journal.retained_s")
     if not past or age is None:
         return ""
@@ -392,7 +392,7 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
 
 
 _TELLS = dict(_ROWS)
-# The facts of a server that are shown beside those of other pairs.
+# These facts of each server are shown if there are several pairs.
 _OF_MANY = ("role, name", "number", "behind by", "in sync", "keys", "clients", "updates/s", "room")
 
 
@@ -404,7 +404,7 @@ def table(pairs: Sequence[MountLook], trend: bool = False) -> RenderableType:
     from rich.text import Text
 
     head, *body = rows(pairs)
-    # A terminal of 24 lines must hold all rows of a pair.
+    # The table has no border, because a terminal of 24 lines must hold all rows of a pair.
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i, title in enumerate(head):
         grid.add_column(title, style="dim" if i == 0 else "", overflow="fold")
@@ -427,7 +427,7 @@ def table(pairs: Sequence[MountLook], trend: bool = False) -> RenderableType:
 
 
 def client_lines(pairs: Sequence[MountLook]) -> list[str]:
-    """Return the clients with the greatest lag, from the first page of each pair."""
+    """Return lines with the clients of greatest lag. Only the first page of clients of each server is considered."""
     found = [(each.mount, client) for each in pairs for client in each.look.clients]
     latest = sorted(found, key=lambda row: (-row[1]["lag_ms"], -row[1]["batches"], row[1]["place"]))[:CLIENTS_SHOWN]
     if not latest:
@@ -450,7 +450,8 @@ def client_lines(pairs: Sequence[MountLook]) -> list[str]:
 def top(settings: CliSettings, interval: float, count: int | None) -> None:
     """Show both servers live, with rates, and the replicas that are named.
 
-    Ctrl-C ends it. A pipe gets a block of lines for each look. Of several mounts the servers of all pairs are shown.
+    Ctrl-C ends the command. A pipe gets a block of lines for each look at the servers. With several mounts, the servers
+    of all pairs are shown.
 
     Examples:
         chp top

@@ -1,1 +1,1 @@
-"""Commands on topics: messages.py, `chp pub`, `chp sub`; consume.py, `--group`; topic.py, `chp topic`."""
+"""Commands on topics: `chp pub` and `chp sub` in messages.py, `sub --group` in consume.py, `chp topic` in topic.py."""

@@ -1,16 +1,18 @@
-"""`chp sub --group`: a consumer for the shell, which acknowledges what was printed, or what a command has done.
+"""`chp sub --group`: a consumer for the shell. It acknowledges a message once the message is printed or handled.
 
 chp sub orders --group billing                   a message is acknowledged once it is written
-chp sub orders --group billing --exec ./handle   ... once the command ends with 0: one after the other
+chp sub orders --group billing --exec ./handle   a message is acknowledged once the command ends with exit code 0
 
-A command that fails is run again, as `Consumer.run` tries a handler. At last the message goes to `TOPIC.GROUP.dead`.
-In a group with `max_deliveries` the message is given back instead, and the pair counts.
-Each message is acknowledged before the next command begins, so that a killed process leaves one message at most to
-others, not a batch. While a message can't be put aside it waits, and a warning says so. A command that the shell can't
-run ends `chp sub` and puts nothing aside: a typing error would empty the topic.
+Commands run one after the other. A command that fails is run again, at most --tries times in all, as `Consumer.run`
+does with a handler. After the last try, the message goes to `TOPIC.GROUP.dead`. In a group with `max_deliveries`, the
+message is given back after each try instead, and the pair counts the tries.
 
-A topic and a group that do not exist are made at the start, which standard error tells. A group that is removed later
-ends `chp sub` with exit code 1.
+Each message is acknowledged before the next command begins. So if `chp sub` is killed, other members get at most one
+handled message again, not a whole batch. If a message can't be put aside, `chp sub` warns and tries again. If the shell
+can't run the command, `chp sub` ends and puts nothing aside, because a misspelt command would empty the topic.
+
+A topic or a group that does not exist is made at the start, and standard error says so. If the group is removed later,
+`chp sub` ends with exit code 1.
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ if TYPE_CHECKING:
     from chp_client import Consumer, Message, Topic
     from chp_client.topics.batch import Batch
 
-# The time for an acknowledgement, over a failover.
+# An acknowledgement may take this many seconds, because a failover may come first.
 PATIENCE_S = 30.0
-# A shell returns these if it can't run a command. The message is not at fault.
+# A shell returns these exit codes if it can't run a command. Then the message is not the cause.
 NOT_RUN = (126, 127)
-# After so long without a message, all that is there was given.
+# With --no-wait, `chp sub` ends after this many seconds without a message: it then has had all messages.
 QUIET_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """The options of a consumer of the shell, and the form of a message."""
+    """The options of `chp sub --group`, with the functions that show a message as JSON fields and as text."""
 
     settings: CliSettings
     fields: Callable[[Message], dict[str, Any]]
@@ -86,7 +88,10 @@ def _consume(consumer: Consumer, topic: Topic, asked: ConsumeOptions) -> None:
 
 @contextmanager
 def member(topic: Topic, asked: ConsumeOptions) -> Iterator[Consumer]:
-    """Give a consumer; a missing pair is reported after --timeout, not after a consumer's patience."""
+    """Give a consumer, and close it at the end. If no server answers, raise an error after --timeout.
+
+    A consumer by itself would wait longer.
+    """
     from chp_client.errors import NoSuchGroup, NoSuchTopic
 
     timeout_s, is_new = asked.settings.timeout_s, False
@@ -114,7 +119,7 @@ def member(topic: Topic, asked: ConsumeOptions) -> Iterator[Consumer]:
 
 
 def take(consumer: Consumer, batch: Batch, asked: ConsumeOptions, left: int | None) -> int:
-    """Handle at most `left` messages of a batch; return the number that were handled and acknowledged."""
+    """Handle at most `left` messages of a batch; return how many are done, put aside or given back."""
     messages = list(batch)[:left]
     if not messages:
         return 0
@@ -122,7 +127,7 @@ def take(consumer: Consumer, batch: Batch, asked: ConsumeOptions, left: int | No
         asked.settings.out.show(messages, asked.fields, asked.text)
         return len(messages) if acknowledged(batch, messages[-1], asked) else 0
     run = Command(asked.program, consumer.topic, asked)
-    # The messages that come again behind one that was given back.
+    # The offsets of messages that the pair gives again, because they follow a message that was given back.
     again: set[int] = set()
     for n, message in enumerate(messages):
         if message.offset in again:
@@ -145,7 +150,10 @@ def take(consumer: Consumer, batch: Batch, asked: ConsumeOptions, left: int | No
 
 
 def put_aside(consumer: Consumer, batch: Batch, which: str, why: str, asked: ConsumeOptions) -> bool:
-    """Put a rejected message aside, and wait; a refusal of the pair ends the command only with --no-wait."""
+    """Put a rejected message aside, and wait for the acknowledgement. Return False if that failed.
+
+    If the pair refuses, `chp sub` tries again; with --no-wait it ends.
+    """
     done = consumer.put_aside(batch, warned, patient=not asked.no_wait)
     if done:
         warned(f"{which} went to topic {consumer.dead_topic}: {why}")
@@ -158,7 +166,10 @@ def warned(text: str) -> None:
 
 
 def acknowledged(batch: Batch, message: Message, asked: ConsumeOptions) -> bool:
-    """Acknowledge a batch up to a message, and wait; return False if other members have the rest of the batch now."""
+    """Acknowledge a batch up to a message, and wait until that is done.
+
+    Return False if the servers refuse it, because other members have the messages of the batch now.
+    """
     from chp_client.errors import Fenced
 
     try:
@@ -180,7 +191,7 @@ class Command:
     code: int = 0
 
     def __call__(self, message: Message) -> None:
-        """Run the command, and wait until it ends; `Failed` unless its exit code is 0."""
+        """Run the command, and wait until it ends. Raise `Failed` unless its exit code is 0."""
         key = message.key or ""
         if "\0" in key:
             raise Failed("its key has a NUL, which no environment takes")
@@ -202,4 +213,4 @@ class Command:
 
 
 class Failed(Exception):
-    """A command has failed to handle a message."""
+    """The error that a command has failed to handle a message."""

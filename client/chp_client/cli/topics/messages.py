@@ -1,8 +1,8 @@
 """`chp pub` and `chp sub`: messages into a topic, and out of it.
 
-chp pub orders < lines            each line a message; ends when the pair has them all
-chp sub orders --from begin       each message a line; without end, unless --count or --no-wait says so
-chp sub orders --group billing    as a member of a group, which shares them (consume.py)
+chp pub orders < lines            each line is a message; ends when the pair has all messages
+chp sub orders --from begin       each message is a line; ends only with --count, with --no-wait or by Ctrl-C
+chp sub orders --group billing    reads as a member of a group; the members share the messages (consume.py)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from chp.topics import Headers
     from chp_client import Message, Topic
 
-# `Consumer.run` tries a handler as often.
+# The default of --tries. `Consumer.run` has the same default.
 TRIES = 5
 HEADER = click.option(
     "--header", "headers", multiple=True, metavar="NAME=TEXT", help="A header of the messages; may be given again."
@@ -43,9 +43,9 @@ HEADER = click.option(
 def pub(settings: CliSettings, topic: str, value: str | None, **how: Any) -> None:
     """Publish messages to a topic.
 
-    Publish VALUE to TOPIC, or each line of standard input. A topic that does not exist is made, which standard error
-    tells. The command ends when all messages are acknowledged. Exit code 4 if the topic has no room for one: the
-    messages before it are there.
+    Publish VALUE to TOPIC, or each line of standard input. A topic that does not exist is made, and standard error says
+    so. The command ends when all messages are acknowledged. Exit code 4 if the topic has no room for a message; the
+    messages before that one are published.
 
     Examples:
         chp pub orders 'one message'
@@ -75,7 +75,7 @@ def pub(settings: CliSettings, topic: str, value: str | None, **how: Any) -> Non
 
 
 def headers_of(given: tuple[str, ...]) -> Headers:
-    """Return the headers of `--header`; raise `Misused` with the remedy."""
+    """Return the headers that the `--header` options give; raise `Misused` if one is wrong."""
     from chp.topics import check_headers
 
     pairs = [text.partition("=") for text in given]
@@ -90,7 +90,7 @@ def headers_of(given: tuple[str, ...]) -> Headers:
 
 
 def _exists(settings: CliSettings, topic: Topic) -> bool:
-    """Return False if the topic does not exist; True also if this user may publish to it but not read it."""
+    """Return False if the topic does not exist. Return True also if this user may not read the topic."""
     from chp_client.errors import NoSuchTopic, Refused
 
     try:
@@ -137,16 +137,18 @@ def _lines() -> Iterator[bytes]:
 def sub(settings: CliSettings, topic: str, start: str | int | None, **how: Any) -> None:
     """Print the messages of a topic.
 
-    Print each message in order, over failovers, until Ctrl-C. In a pipe a line is the message as it came. With --json
-    it has offset, key, headers, revision and time too, and deliveries if a message failed before.
+    Print each message in order, over failovers, until Ctrl-C. In a pipe a line is the message as it came. With --json a
+    line has offset, key, headers, revision and time too, and deliveries if the message failed before.
 
     With --group each message goes to one member of the group, and is acknowledged when it is printed. A topic or group
-    that does not exist is made at the start, which standard error tells. Exit code 1 if it is removed later.
+    that does not exist is made at the start, and standard error says so. Exit code 1 if the topic or group is removed
+    later.
 
-    With --exec nothing is printed: COMMAND has the message as its input (with --json, as that prints it), and in its
-    environment CHP_TOPIC, CHP_GROUP, CHP_KEY, CHP_OFFSET, CHP_REVISION and CHP_HEADERS (JSON). A message is
-    acknowledged when COMMAND ends with 0. Otherwise it is tried again, and at last put aside in the topic
-    TOPIC.GROUP.dead. If the shell can't run COMMAND (126 or 127), `chp sub` ends (2) and the message stays.
+    With --exec nothing is printed: COMMAND gets the message as its input (with --json, the JSON line of the message).
+    Its environment has CHP_TOPIC, CHP_GROUP, CHP_KEY, CHP_OFFSET, CHP_REVISION and CHP_HEADERS (JSON). A message is
+    acknowledged when COMMAND ends with exit code 0. Otherwise COMMAND is run again; after the last try the message is
+    put aside in the topic TOPIC.GROUP.dead. If the shell can't run COMMAND (exit code 126 or 127), `chp sub` ends with
+    exit code 2 and the message stays.
 
     Examples:
         chp sub orders                           # new messages only

@@ -100,7 +100,7 @@ def _told(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _when(wall_ms: int) -> str:
-    """Return a server's time, for people and programs."""
+    """Return a server's wall-clock time as text, in UTC; "never" for 0."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_ms / 1000)) if wall_ms else "never"
 
 
@@ -122,9 +122,9 @@ def create(
     A topic that is made by its first message keeps all.
 
     Examples:
-        chp topic create orders --max-messages 1000000       # then publishers are told that it is full
-        chp topic create jobs --keep acknowledged --max-messages 100000   # what all groups have done goes
-        chp topic create ticks --keep size --max-bytes 10G   # then the oldest go
+        chp topic create orders --max-messages 1000000       # at this number, publishers are refused
+        chp topic create jobs --keep acknowledged --max-messages 100000   # drops what all groups acknowledged
+        chp topic create ticks --keep size --max-bytes 10G   # at this size, the oldest messages are dropped
         chp topic create audit --keep time --max-age 7d
     """
     most, size = bounds["max_messages"], _bytes(max_bytes)
@@ -185,7 +185,7 @@ def remove(settings: CliSettings, name: str, yes: bool) -> None:
 
     waiting = 0
     with topic_of(settings, name) as found:
-        # A user that may remove a topic need not have the right to read it.
+        # A user may have the right to remove a topic, but not to read its facts.
         with suppress(Refused):
             waiting = found.facts(settings.timeout_s).get("scheduled", 0)
         found.remove(settings.timeout_s)
@@ -227,7 +227,7 @@ def schedule(
     with topic_of(settings, name) as found:
         made = found.schedule(data, name=message_name, headers=carried, timeout=settings.timeout_s, **when)
         made.wait(settings.timeout_s)
-    # A script needs the name, so a pipe gets it too.
+    # A script needs the name to cancel the message, so a pipe gets the name too.
     settings.out.answer({"scheduled": made.name, "topic": name}, made.name)
 
 
@@ -341,10 +341,10 @@ def subscribe(settings: CliSettings, name: str, group: str, start: str | int, **
     The topic NAME is made too if it does not exist.
 
     Examples:
-        chp topic subscribe orders billing               # new messages are kept for it
+        chp topic subscribe orders billing               # new messages are kept for this group
         chp topic subscribe orders audit --from begin
-        chp topic subscribe orders report --expire-after 7d   # it goes after a week without a consumer
-        chp topic subscribe orders mail --max-deliveries 5 --retry-after 2s   # then TOPIC.GROUP.dead has the message
+        chp topic subscribe orders report --expire-after 7d   # removed after a week without a consumer
+        chp topic subscribe orders mail --max-deliveries 5 --retry-after 2s   # then put aside in TOPIC.GROUP.dead
     """
     if how["retry_after"] is not None and how["max_deliveries"] is None:
         raise Misused("--retry-after is for a group that counts deliveries; give --max-deliveries too")
@@ -397,7 +397,7 @@ def configure(settings: CliSettings, name: str, group: str, off: tuple[str, ...]
 def reset(settings: CliSettings, name: str, group: str, start: str | int, yes: bool) -> None:
     """Have a group begin anew elsewhere.
 
-    The group's members can't acknowledge the messages in hand any more: they are refused as fenced.
+    The group's members can't acknowledge the messages that they hold now: the servers refuse this as fenced.
 
     Examples:
         chp topic reset orders billing --to begin --yes   # all that is kept comes again
@@ -419,7 +419,7 @@ def reset(settings: CliSettings, name: str, group: str, start: str | int, yes: b
 def unsubscribe(settings: CliSettings, name: str, group: str, yes: bool) -> None:
     """Remove a group.
 
-    Its positions are lost; messages stay as the topic keeps them.
+    The group's positions are lost. The topic keeps its messages as its settings say.
 
     Examples:
         chp topic unsubscribe orders billing --yes

@@ -1,11 +1,11 @@
-"""The audit of a gateway: a JSON line for each token that is admitted first, and for denials.
+"""The audit of a gateway: a JSON line for the first admission of each token, and lines for denials.
 
     {"time": "...", "audit": "denied", "user": "alice", "token": "1a2b3c4d", "address": "10.0.0.7", "via": "rq9T=.x2",
      "what": "PUT /v1/keys/secret", "verdict": "user 'alice' may not write '/secret'; ask root"}
 
 `token` is the beginning of its hash, as `chp access show` has it. `via` is the beginning of the gateway's own key, by
-which the audit of the servers names the gateway. A few denials of one user are written in ten seconds, and the others
-are counted (`more`). The file is opened anew when it was moved away.
+which the audit of the servers names the gateway. In ten seconds only a few denials of one user are written, and the
+others are counted (`more`). The file is opened again after it was moved away, as log rotation does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .caller import Caller
 
 log = logging.getLogger("chp_client")
 STREAM = "-"
-# Tokens and users that are remembered.
+# At most this many tokens, and as many users, are remembered.
 SEEN_MAX = 10_000
 # At most this many denials of one user are written within a window.
 FEW, WINDOW_S = 5, 10.0
@@ -40,17 +40,17 @@ class _PrivateFile(WatchedFileHandler):
         fd = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         return open(fd, "a", encoding="utf-8")
 
-    # The name is that of logging.
+    # The logging module calls this method by this name.
     def handleError(self, record: logging.LogRecord) -> None:
         """Log that a line can't be written."""
         log.error("the audit %s can't be written", self.baseFilename, exc_info=True)
 
 
 class GatewayAudit:
-    """The audit of one gateway; without a place it writes nothing."""
+    """The audit of one gateway. `place` is a file, or "-" for stderr; with "" nothing is written."""
 
     def __init__(self, place: str = "", via: str = "") -> None:
-        """Open the place; raise `OSError` if the file can't be written."""
+        """Open the file; raise `OSError` if it can't be written."""
         self._via = via
         self._handler: logging.Handler | None = None
         if place:

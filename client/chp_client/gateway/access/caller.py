@@ -1,10 +1,10 @@
 """The caller: the user that a request is made for, and the rights of that user.
 
-A gateway has rights of its own at the pair, which cover those of all its users. So every path asks here, by the rules
-and the functions of the servers. A user may do nothing here that the servers would refuse.
+A gateway has rights of its own at the pair, which cover those of all its users. So the gateway checks each request
+here, with the rules and the functions of the servers. A user may do nothing here that the servers would refuse.
 
-    Caller          by the rules of one pair
-    MountedCaller   of a gateway of several pairs: a caller for each, as each pair has rules and tokens of its own
+    Caller          a user by the rules of one pair
+    MountedCaller   a user at a gateway of several pairs: a caller for each pair, as each has its own rules and tokens
 
 Pure.
 """
@@ -25,7 +25,7 @@ from ..problems import Problem
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A user, or without rules any caller; `hashed` is the hash of its token, "" if it showed none."""
+    """A user; if there are no rules, any caller. `hashed` is the hash of its token, or "" without a token."""
 
     user: str = ""
     rules: Rules | None = None
@@ -37,7 +37,7 @@ class Caller:
         return None if self.rules is None else self.rules.rights(self.user)
 
     def at(self, mount: str) -> Caller:
-        """Return the caller by the rules of the pair of a mount; raise `Problem` if that pair does not know it."""
+        """Return the caller by the rules of a mount's pair; raise `Problem` if that pair does not know the caller."""
         return self
 
     def may_read(self, key: str) -> bool:
@@ -55,7 +55,10 @@ class Caller:
             raise self._denied(f"read all of {prefix!r:.120}; name a prefix that it may read")
 
     def write(self, keys: Sequence[str], conditions: Iterable[int]) -> None:
-        """Raise `Problem` unless keys may be set, and those with conditions read: the answer tells their revisions."""
+        """Raise `Problem` unless the user may set the keys, and read those with conditions.
+
+        The answer to a condition tells the revision of the key.
+        """
         if self.rules is None:
             return
         rights = self.rules.rights(self.user)
@@ -81,12 +84,12 @@ class Caller:
             raise self._denied(f"{verb} topic {name!r:.120}")
 
     def group(self, topic: str, group: str, *, loses: bool) -> None:
-        """Raise `Problem` unless a group may be consumed by, or with `loses` removed, by the rule of the servers."""
+        """Raise `Problem` unless the user may consume by a group, or with `loses` remove it: the servers' rule."""
         if self.rules is not None and (what := self.rules.unconsumed(self.user, topic, group, loses=loses)):
             raise self._denied(what)
 
     def may_command(self, name: str) -> bool:
-        """Return True if an operator's command may be used, or its facts be seen."""
+        """Return True if the user may use an operator's command, or see the facts that it shows."""
         return self.rules is None or self.rules.may(self.user, "admin", name)
 
     def command(self, name: str) -> None:
@@ -101,14 +104,17 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MountedCaller(Caller):
-    """The caller of a gateway of several pairs. Each pair that knows it has a part; the others have a reason."""
+    """The caller of a gateway of several pairs.
+
+    `parts` has a caller for each pair that knows this one, by mount. `reasons` has the `Problem` of each other pair.
+    """
 
     table: Mounts = field(kw_only=True)
     parts: Mapping[str, Caller] = field(kw_only=True)
     reasons: Mapping[str, Problem] = field(kw_only=True)
 
     def at(self, mount: str) -> Caller:
-        """Return the caller by the rules of the pair of a mount; raise `Problem` if that pair does not know it."""
+        """Return the caller by the rules of a mount's pair; raise `Problem` if that pair does not know the caller."""
         if mount in self.parts:
             return self.parts[mount]
         reason = self.reasons.get(mount)
@@ -139,7 +145,7 @@ class MountedCaller(Caller):
                 self.at(mount).read_all(mount if mount != ROOT and mount.startswith(prefix) else prefix)
 
     def write(self, keys: Sequence[str], conditions: Iterable[int]) -> None:
-        """Raise `Problem` unless keys of one mount may be set, and those with conditions read."""
+        """Raise `Problem` unless the user may set the keys, all of one mount, and read those with conditions."""
         if keys:
             self._of_key(keys[0]).write(keys, conditions)
 
@@ -156,7 +162,7 @@ class MountedCaller(Caller):
         self._of_topic(name).topic(verb, name)
 
     def group(self, topic: str, group: str, *, loses: bool) -> None:
-        """Raise `Problem` unless a group may be consumed by, or with `loses` removed."""
+        """Raise `Problem` unless the user may consume by a group, or with `loses` remove it."""
         self._of_topic(topic).group(topic, group, loses=loses)
 
     def may_command(self, name: str) -> bool:
@@ -187,9 +193,9 @@ def _is_allowed(check: Callable[[], None]) -> bool:
     return True
 
 
-# Every caller of a gateway that tells no user from another.
+# The caller of each request to a gateway that does not tell users apart.
 ANYBODY = Caller()
-# A caller without any right, for paths that tell nothing of the pair.
+# A caller without any right, for paths whose answers tell nothing about the pair.
 NOBODY = Caller("", Rules({"users": {}, "roles": {}}))
 assert NOBODY.rights == NOTHING
 

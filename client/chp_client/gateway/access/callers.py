@@ -6,11 +6,11 @@
     --user-header      the user that a proxy on this host names, after it has checked the user
     --anonymous        a request without a token is of this user
 
-The gateway asks the servers for the rules each second. Until it has them, it admits no caller. While no server
-answers, the last rules hold; the copy is as old, and nothing can be written.
+The gateway asks the servers for the rules each second. Until it has the rules, it admits no caller. While no server
+answers, the last rules hold. The copy is then as old as the rules, and no write succeeds.
 
-Of several pairs each has rules and tokens of its own, which hold for its mount (`MountedCallers`). A token has to be
-known to each pair whose keys its user reads or writes. Pure.
+If a gateway has several pairs, each pair has its own rules and tokens, which hold for its mount (`MountedCallers`). A
+token has to be known to each pair whose keys its user reads or writes. Pure.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ...port.admin import AdminError, AdminReply
 from ..problems import RETRY_S, Problem
 from .caller import ANYBODY, Caller, MountedCaller
 
-# Characters of a token.
+# A token has at most this many characters.
 TOKEN_MAX = 512
-# A protocol of Sec-WebSocket-Protocol that begins so has a token behind it.
+# In Sec-WebSocket-Protocol, a name with this prefix has a token behind the prefix.
 PROTOCOL = b"bearer."
 NO_RULES = "the gateway has not been told the rules yet"
 Headers = Sequence[tuple[bytes, bytes]]
 
 
 class AuthMethods(NamedTuple):
-    """The ways in which callers are known, besides tokens; `header` is in small letters."""
+    """The ways in which a gateway knows its callers. `keyed` is True if a pair has keys; `header` is in lower case."""
 
     keyed: bool = False
     header: bytes = b""
@@ -62,7 +62,7 @@ class Callers:
 
     @property
     def ambient(self) -> bool:
-        """True if a caller may have no token: a page of another origin could then pass for one of this host."""
+        """True if a caller needs no token. A page of another origin could then act as a program of this host."""
         return not self._ways.keyed or bool(self._ways.header or self._ways.anonymous)
 
     def of_pair(self, mount: str) -> Callers:
@@ -88,7 +88,7 @@ class Callers:
         return self._by_token(token, name)
 
     def plain(self, authorization: bytes) -> Caller | None:
-        """Return the caller with this field or b"" as its only proof; None if `of` has to decide."""
+        """Return the caller that this Authorization value, or b"" without one, proves; None if `of` has to decide."""
         if not self._ways.keyed:
             return None if authorization else ANYBODY
         if self.why or self.rules is None or self._ways.header or not authorization.startswith(b"Bearer "):
@@ -157,8 +157,8 @@ class MountedCallers(Callers):
         self._ways, self._table = ways, table
         self._by_mount = {mount: Callers(ways) for mount in mounts}
 
-    # The answers of one pair change its own part. `why` and `version` are attributes of `Callers`; here they are
-    # computed from all parts, which a checker of types does not allow for an attribute.
+    # The answers of one pair change the part of that pair only. `why` and `version` are attributes of `Callers`; here
+    # they are computed from all parts. A type checker does not allow a property in place of an attribute.
     @property
     def why(self) -> str:  # type: ignore[override]
         """The reasons of the pairs at which no caller is admitted; "" if there are none."""
@@ -178,7 +178,7 @@ class MountedCallers(Callers):
         return self._together({mount: partial(each.of, headers) for mount, each in self._by_mount.items()})
 
     def plain(self, authorization: bytes) -> Caller | None:
-        """Return the caller with this field or b"" as its only proof; None if `of` has to decide."""
+        """Return the caller that this Authorization value, or b"" without one, proves; None if `of` has to decide."""
         parts: dict[str, Caller] = {}
         for mount, each in self._by_mount.items():
             if (part := each.plain(authorization)) is None:
@@ -204,12 +204,12 @@ class MountedCallers(Callers):
             try:
                 parts[mount] = ask()
             except Problem as problem:
-                # A request that can't be read is no matter of rules.
+                # Status 400 says that the request can't be read, whatever the rules are.
                 if problem.status == 400:
                     raise
                 reasons[mount] = problem
         if not parts:
-            # A pair whose rules are not known yet may know the caller.
+            # A status other than 401 comes first: a pair whose rules are not known yet may know the caller.
             raise next((each for each in reasons.values() if each.status != 401), next(iter(reasons.values())))
         return self._made(parts, reasons)
 
@@ -220,7 +220,7 @@ class MountedCallers(Callers):
 
 
 def _shown(headers: Headers, more: bytes) -> dict[bytes, bytes]:
-    """Return the fields that tell the caller; raise `Problem` if one is given twice."""
+    """Return the header fields that say who the caller is; raise `Problem` if a field is given twice."""
     found: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in (b"authorization", b"sec-websocket-protocol", more):
@@ -231,7 +231,7 @@ def _shown(headers: Headers, more: bytes) -> dict[bytes, bytes]:
 
 
 def _token(shown: Mapping[bytes, bytes]) -> tuple[str, str]:
-    """Return the token, and the user that is told with it."""
+    """Return the token, and the user name that came with the token; "" for what is missing."""
     kind, _, text = shown.get(b"authorization", b"").strip().partition(b" ")
     text = text.strip()
     if not kind:

@@ -1,7 +1,7 @@
 """Admission: the messages that may pass from a WebSocket to the pair. No command of an operator is one of them.
 
     P      ICANHAZ for a copy of a subtree that is served, credit for more of it, and the facts of a client
-    P+1    the channels of such subtrees, and the channel of a session that the connection has shown
+    P+1    the channels of subtrees that are served, and of a session that the connection has shown
     P+2    KVSETs of keys that are served, with the columns of ordinary sets; none if a page may only read
 
 The servers know only the gateway, which has the rights of all its users. So each message is checked here. A message
@@ -29,7 +29,7 @@ from chp.unpacking import QUESTION
 from ..access.caller import ANYBODY, Caller
 from ..problems import Problem
 
-# The ports of a message. The last one is of the gateway itself.
+# The ports that a message may name. ABOUT is no port of a server: the gateway uses it for its own messages.
 P, UPDATES, COLLECTOR, ABOUT = range(4)
 OPTIONS = {"chp", "id", "more", "from", "proof", "session", "credit", "store"}
 PULSE = "/.chp/pulse/"
@@ -38,11 +38,11 @@ COLUMNS = {
     columns.DELETES, columns.TTLS, columns.CONDITIONS, columns.UNLESS_NEWER, columns.LEASED, columns.LEASE,
     columns.REFRESH, columns.UNLEASE,
 }  # fmt: skip
-# A pair without rules has no secret.
+# The default, for a pair without rules: such a pair has no secret.
 IS_MEMBER = partial(is_keyed_lease, b"")
 OF_LEASES = (columns.LEASED, columns.REFRESH, columns.UNLEASE)
 SESSION_BYTES = 16
-# Sessions of one WebSocket. A client has one, and begins another when it is told to.
+# A WebSocket may show at most this many sessions. A client has one, and opens another after the servers refused it.
 SESSIONS_MAX = 64
 NO_COPY = "only copies are to be had here; operators use chp"
 NOT_ITS_LEASE = "the lease is not of a session of this connection; open one of your own, which is your client's alone"
@@ -53,7 +53,7 @@ NOT_SHOWN = "the session is another's, or was not shown; show it in a frame behi
 class AllowedMessages:
     """The rights of one WebSocket; `shown` has the public names of the clients whose sessions it has shown.
 
-    `nested` has the mounts inside that of the WebSocket, whose keys are another pair's.
+    `nested` has the mounts inside the WebSocket's mount. Their keys belong to other pairs.
     """
 
     subtrees: tuple[str, ...]
@@ -138,7 +138,7 @@ class AllowedMessages:
         return self._unowned(segment.extras or {}) or self._unruled(segment.keys, segment.extras or {})
 
     def _unowned(self, extras: dict[str, Any]) -> str:
-        """Return the reason why a set may not name its leases: one is of a member, or of no session."""
+        """Return why a set may not name its leases: one is the lease of a group member, or belongs to no one client."""
         opened = extras.get(columns.LEASE, [b""])
         named = [opened[0], *(extras[name] for name in OF_LEASES if name in extras)]
         return NOT_ITS_LEASE if len(opened) > 2 or any(map(self.is_member, named)) else ""

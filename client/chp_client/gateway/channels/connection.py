@@ -1,9 +1,10 @@
-"""One WebSocket at /v1/clone with sockets of its own to the pair: a proxy that decides which messages pass.
+"""One WebSocket at /v1/clone: a proxy with its own sockets to the pair, which decides which messages pass.
 
     browser  <-- WebSocket -->  here  --  of each server: DEALER -> P,  SUB -> P+1,  XPUB -> P+2
 
-uvicorn hands a connection over when it asks for a WebSocket. Messages of the pair pass unchanged. While the client
-takes nothing, nothing is read from the pair; libzmq then drops messages, and the client finds a gap and heals it.
+uvicorn hands a connection over when its client asks for a WebSocket. Messages of the pair pass unchanged. While the
+client takes nothing, nothing is read from the pair. libzmq then drops messages, and the client finds the gap and heals
+it.
 Nothing is queued in the other direction either: the client asks or sends again if a server has no room.
 """
 
@@ -33,11 +34,11 @@ from .websocket import Broken, put
 PATH = "/v1/clone"
 # A client that takes nothing for this long is cut off.
 SEND_S = 30.0
-# The gateway tells that it lives this often.
+# The gateway sends an ABOUT message this often, which shows that the connection lives.
 SAY_S = 2.0
-# Messages of the pair that wait in libzmq for one connection.
+# At most this many messages of the pair wait in libzmq, in each socket of a connection.
 RECEIVE_MARK = 100
-# With this many bytes in the socket nothing more is read from the pair.
+# While more than this many bytes wait for the client, nothing more is read from the pair.
 WAITS_MAX = 1 << 20
 
 
@@ -78,7 +79,7 @@ class ConnectionAdmission(Protocol):
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """One connection; `admission` is the application, which admits it or not."""
+    """One connection; `admission` is the application, which decides whether to admit the connection."""
 
     admission: ConnectionAdmission
 
@@ -162,7 +163,7 @@ class WebSocketConnection(asyncio.Protocol):
             if problem.status != 401:
                 self._refuse(problem)
                 return
-            # A page is told nothing of an answer that is not 101.
+            # A browser shows a page only an answer 101. So the reason goes into the frame that closes the WebSocket.
             self._accept(key, said)
             self._transport.write(websocket.closing(websocket.DENIED, problem.detail))
             self._transport.close()
@@ -176,13 +177,13 @@ class WebSocketConnection(asyncio.Protocol):
         self._connect()
 
     def _enter(self, lines: FairTable[WebSocketConnection, None], user: str) -> None:
-        """Enter the open WebSockets; if there is no room, one of the user with the most of them ends."""
+        """Add this connection to the open WebSockets; if they are full, close one of the user that has the most."""
         if lines.full:
             lines.loser(user).make_room()
         lines.put(self, None, user)
 
     def make_room(self) -> None:
-        """End, to make room for another user."""
+        """Close the WebSocket, to make room for another user."""
         self._end(
             websocket.GOING, "your user has most of the WebSockets here, and another one came; ask another gateway"
         )
@@ -225,7 +226,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._transport.write(websocket.framed(websocket.BINARY, put(server, port, frames)))
 
     async def _say(self, about: bytes) -> None:
-        """Tell the addresses of the servers again and again, as nothing else may come."""
+        """Send the addresses of the servers to the client every SAY_S seconds, as no other message may come."""
         while True:
             await asyncio.sleep(SAY_S)
             await self._room.wait()
@@ -234,7 +235,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._transport.write(about)
 
     def _may_go_on(self) -> bool:
-        """Check the rights by the present rules; end the connection and return False if they have changed."""
+        """Return True if the caller's rights are still as before; if they have changed, end the connection."""
         before = self._allowed.caller
         try:
             caller = self._callers.still(before)
@@ -300,7 +301,7 @@ def _prepare(socket: zmq.asyncio.Socket, known: Any) -> None:
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
     socket.setsockopt(zmq.RCVHWM, RECEIVE_MARK)
     socket.setsockopt(zmq.LINGER, 0)
-    # No message waits for a server that is away, as it would be stale.
+    # No message waits for a server that is away: the message would be stale once the server is back.
     if socket.type != zmq.SUB:
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.setsockopt(zmq.LINGER, 200)
@@ -311,7 +312,7 @@ def _prepare(socket: zmq.asyncio.Socket, known: Any) -> None:
 def subscribe(socket: zmq.asyncio.Socket, message: bytes) -> None:
     """Begin or end a subscription; then signal waiting messages again, as libzmq may have used up its one signal."""
     socket.set(zmq.SUBSCRIBE if message[:1] == b"\1" else zmq.UNSUBSCRIBE, message[1:])
-    # `getsockopt` is of the plain socket, and would wake no task.
+    # `get` of the asyncio socket wakes the waiting tasks; `getsockopt` of the plain socket would not.
     socket.get(zmq.EVENTS)
 
 

@@ -2,7 +2,7 @@
 
     message = server port *(length frame)      server, port: an octet; length: four octets, of the frame
 
-A message that announces more bytes than any of CHP/2 is refused at once. Pure.
+A message that announces more bytes than the largest message of CHP/2 is refused at once. Pure.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha1
 from struct import pack, unpack_from
 
-# A KVSET with all that surrounds it.
+# A message has at most this many bytes: a KVSET with all that surrounds it.
 MESSAGE_BYTES_MAX = (17 << 20) + 4096
 FRAMES_MAX = 16
 CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
-# The reasons why a WebSocket is closed.
+# The codes with which a WebSocket is closed (RFC 6455, section 7.4.1).
 NORMAL, GOING, BROKEN, NOT_BINARY, DENIED, LARGE = 1000, 1001, 1002, 1003, 1008, 1009
 REASON_BYTES_MAX = 123
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class Broken(Exception):
-    """A message that is not taken; `code` and `reason` are those with which the WebSocket is closed."""
+    """The error for a bad message; the WebSocket is closed with its `code` and `reason`."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -55,7 +55,7 @@ class FrameReader:
 
     def __init__(self) -> None:
         self._bytes = bytearray()
-        # The kind of the message that comes in pieces.
+        # The opcode of a message that comes in pieces; 0 between messages.
         self._kind = 0
         self._pieces = bytearray()
 
@@ -112,12 +112,12 @@ def _unmasked(mask: bytes, payload: bytes) -> bytes:
 
 
 def put(server: int, port: int, frames: Sequence[bytes]) -> bytes:
-    """Return a message of a port."""
+    """Return a message for a WebSocket, made of the server, the port and the frames."""
     return bytes((server, port)) + b"".join(pack(">I", len(frame)) + frame for frame in frames)
 
 
 def taken(message: bytes) -> tuple[int, int, list[bytes]]:
-    """Return the server, the port and the frames of a message; raise `Broken` for a bad one."""
+    """Return the server, the port and the frames of a WebSocket's message; raise `Broken` for a bad message."""
     if len(message) < 2:
         raise Broken(BROKEN, "a message begins with a server and a port, an octet each")
     frames, at = list[bytes](), 2

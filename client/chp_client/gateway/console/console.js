@@ -1,9 +1,10 @@
-// The console: what the gateway knows, live. It asks nobody else, keeps nothing, and has no library.
+// The console: a live view of what the gateway knows. It asks only the gateway, stores only the choice of colours, and
+// has no library.
 //
-//   keys.js    folders and keys, by a watch     entry.js   one entry, its editor and its past
-//   views.js   topics, clients, the pair        hand.js    the hand-over       draw.js    what they draw with
+//   keys.js    folders and keys, by a watch     entry.js   one entry, its editor and its versions
+//   views.js   topics, clients, the pair        hand.js    the hand-over       draw.js    functions of all views
 //
-// The views are parts of one page (#keys, #topics, #clients, #pair); what nobody looks at is not drawn.
+// The views are parts of one page (#keys, #topics, #clients, #pair). A hidden page asks for nothing but the watch.
 
 import { $, ask, make } from "./draw.js";
 import { changed, close, may, open } from "./entry.js";
@@ -27,7 +28,7 @@ function show() {
   look();
 }
 
-// -- what is asked for once a second
+// -- questions once a second
 
 function state(text, kind) { $("state").textContent = text; $("state").className = `pill ${kind}`; }
 
@@ -37,10 +38,12 @@ async function look() {
   looking = true;
   try {
     const [first, ...others] = ["/v1/pair", "/v1/history", "/v1/clients"].map(told), rest = Promise.all(others);
-    rest.catch(() => {});  // of a gateway that is silent: `first` says so too
+    // If the gateway is silent, `first` fails too, and `silent` is called for it.
+    rest.catch(() => {});
     const pair = await first;
     if (pair instanceof Error) await ofOthers(pair);
-    else ofPair(pair);  // at once, while a server that is gone is waited for
+    // The pair is drawn at once; the other answers may have to wait for a server that is gone.
+    else ofPair(pair);
     const [history, clients] = await rest;
     if (clients instanceof Error) $("clients").replaceChildren(make("p.soft", clients.message));
     else drawClients(clients);
@@ -51,7 +54,8 @@ async function look() {
   looking = false;
 }
 
-const denied = new Map(), DENIED_MS = 30_000;  // what this user may not see is asked for again now and then
+// A path that this user may not see is asked for again after DENIED_MS.
+const denied = new Map(), DENIED_MS = 30_000;
 async function told(path) {
   if (performance.now() - (denied.get(path)?.at ?? -Infinity) < DENIED_MS) return denied.get(path).error;
   return ask(path).catch((error) => {
@@ -69,7 +73,8 @@ function ofPair(pair) {
   offer(pair);
 }
 
-async function ofOthers(why) {  // who may not see the pair may see keys
+// A user who may not see the pair may still see keys.
+async function ofOthers(why) {
   const ready = await ask("/ready").catch((error) => { if (error.status) return { problem: error.message }; throw error; });
   mayWrite = ready.write === true;
   if (ready.problem) state(ready.problem, "warn");
@@ -88,7 +93,7 @@ function silent() {
   document.body.classList.add("silent");
 }
 
-// -- light and dark: as the system has it, or as somebody wants it
+// -- light and dark: the setting of the system, or the choice of the user
 
 const SCHEMES = { "": "◐", light: "☀", dark: "☾" };
 function scheme(wanted) {
@@ -135,7 +140,8 @@ function onKey(event) {
 function escape(event) {
   const from = event.target;
   if (from === document.body || from === $("rows")) close();
-  if (from === $("search")) event.preventDefault();  // it would empty itself, and tell nobody
+  // Otherwise the search box would empty itself, and the list would not follow.
+  if (from === $("search")) event.preventDefault();
   $("rows").focus();
 }
 

@@ -1,8 +1,8 @@
-// What all views draw with. Whatever comes from others is only ever text (textContent): never markup.
+// The functions with which all views draw. Data of other programs is only set as text (textContent), never as markup.
 
 export const $ = (id) => document.getElementById(id);
 
-/** An element: `make("li", "text")`, `make("div.card", [children])`, with properties. */
+/** Return a new element with properties: `make("li", "text")` or `make("div.card", [children])`. */
 export function make(what, inside = "", properties = {}) {
   const [tag, ...classes] = what.split("."), made = document.createElement(tag);
   if (classes.length) made.className = classes.join(" ");
@@ -14,7 +14,7 @@ export function make(what, inside = "", properties = {}) {
 
 export function pill(text, kind = "", title = "") { return make(`span.pill${kind ? `.${kind}` : ""}`, text, { title }); }
 
-/** A list of names and what is beside each. */
+/** Return a list of names, each with its value beside it. */
 export function facts(rows) {
   return make("dl", rows.filter(Boolean).flatMap(([name, value, kind]) => [make("dt", name), make(`dd${kind ? `.${kind}` : ""}`, value)]));
 }
@@ -39,13 +39,13 @@ export function span(seconds) {
   return `${Math.round(seconds)} days`;
 }
 
-/** A moment: the time, with its day if that is another. */
+/** Return a moment as text: the time, and before it the date if the moment is not today. */
 export function clock(wallMs) {
   const at = new Date(wallMs), time = at.toLocaleTimeString("en-GB");
   return at.toDateString() === new Date().toDateString() ? time : `${at.toLocaleDateString("en-CA")} ${time}`;
 }
 
-/** The last `KEPT` of something, drawn as a line above its ground. */
+/** At most this many values of a line are kept. */
 export const KEPT = 120;
 export function keep(values, value) {
   values.push(value);
@@ -72,7 +72,7 @@ export function newLine(label) {
   return svg;
 }
 
-/** What became of a text: what both begin with, what went, what came, what both end with. */
+/** Return how a text changed: the common beginning, the removed part, the added part, the common end. */
 export function difference(before, after) {
   const least = Math.min(before.length, after.length);
   let head = 0, tail = 0;
@@ -82,7 +82,8 @@ export function difference(before, after) {
   return [cut(after)[0], cut(before)[1], cut(after)[1], cut(after)[2]];
 }
 
-const NEAR = 60, SHORT = 40;  // characters: that are the same, shown around what is not; of a text that is shown whole
+// Around a difference at most NEAR equal characters are shown. Texts of at most SHORT characters are shown whole.
+const NEAR = 60, SHORT = 40;
 export function drawDifference(before, after) {
   if (Math.max(before.length, after.length) <= SHORT && before !== after) {
     return make("div.difference", [make("del", before), " → ", make("ins", after)]);
@@ -95,7 +96,7 @@ export function drawDifference(before, after) {
   ]);
 }
 
-/** The JSON of a path; what is refused is an Error with its detail and status. */
+/** Return the JSON of a path; throw an Error with the detail and the status if the gateway refuses the request. */
 export async function ask(path, how) {
   const answer = await fetch(path, how);
   const told = await answer.json();

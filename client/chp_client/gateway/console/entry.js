@@ -1,7 +1,7 @@
-// One entry: read when it is opened, set only if it is still that, and what it was before.
+// One entry and its versions. It is read when it is opened, and set only if it has not changed since.
 //
-//   GET /v1/keys?key= --> opened {etag, text} --> PUT with If-Match --> done, or refused: what is there now, and the difference
-//   /v1/versions?key= --> versions, the newest first; what changes meanwhile is put before them
+//   GET /v1/keys?key= --> opened {etag, text} --> PUT with If-Match --> done, or refused: present value, difference
+//   /v1/versions?key= --> versions, the newest first; later changes are put before them
 
 import { $, ask, clock, count, drawDifference, drawLine, KEPT, make, newLine, size } from "./draw.js";
 import { entries, selected, shown, soon } from "./keys.js";
@@ -25,7 +25,8 @@ export async function open(key) {
   versions = [];
   complete = false;
   soon();
-  const answer = entries.has(key) ? await fetch(pathOf(key)) : { status: 404, headers: new Headers() };  // it is known not to be there
+  // A key that is not in `entries` is absent, so there is nothing to ask for.
+  const answer = entries.has(key) ? await fetch(pathOf(key)) : { status: 404, headers: new Headers() };
   const text = answer.ok ? await answer.text() : "";
   if (selected.key !== key) return;
   state.etag = answer.headers.get("ETag");
@@ -64,7 +65,7 @@ export function close() {
   soon();
 }
 
-// -- what others do meanwhile
+// -- changes by others
 
 export function changed(row, number) {
   if (row.key !== selected.key || $("entry").hidden) return;
@@ -101,7 +102,8 @@ async function write(method, body) {
   noteNewer();
 }
 
-function remove() {  // twice, as there is no way back but the history
+// Delete the entry at the second click, as only its versions can bring the value back.
+function remove() {
   if (performance.now() - sure > SURE_MS) {
     sure = performance.now();
     $("remove").textContent = "Really delete?";
@@ -115,7 +117,7 @@ function remove() {  // twice, as there is no way back but the history
 
 function say(text, good = false) { $("said").textContent = text; $("said").className = good ? "good" : ""; }
 
-// -- what it was
+// -- the versions
 
 async function readVersions() {
   const key = selected.key;
@@ -158,7 +160,8 @@ function putBack(version) {
   say(`The value of revision ${version.revision} is in the editor; nothing is set yet.`, true);
 }
 
-function drawNumbers() {  // a line, if what it was are numbers
+// Draw the versions as a line if all of them are numbers.
+function drawNumbers() {
   const values = versions.filter((each) => !each.deleted).slice(0, KEPT).map((each) => Number(shown(each)));
   const least = Math.min(...values), most = Math.max(...values);
   const numbers = values.length > 2 && values.every(Number.isFinite) && most > least;

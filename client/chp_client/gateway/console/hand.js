@@ -1,11 +1,12 @@
-// The hand-over: asked for twice, as everybody's sets wait while it lasts; and what became of it.
+// The hand-over: the user has to confirm it, as all sets wait while it lasts; then the page shows the result.
 
 import { $, ask, millis } from "./draw.js";
 
 let from = null, to = null;
 const nameOf = (server) => server.name ?? server.server;
 
-/** Who would hand over to whom, or why nobody can; offered to who may. At several pairs an operator uses `chp switch --mount`. */
+/** Offer the hand-over to a user who may do it, or tell why it is not possible now.
+ *  For several pairs it is hidden: an operator uses `chp switch --mount`. */
 export function offer({ servers, gateway }) {
   const pair = servers.filter((server) => server.role !== "replica");
   from = pair.find((server) => server.state === "active") ?? null;

@@ -1,14 +1,17 @@
-// Folders and keys: what a watch of everything tells, drawn once a frame.
+// Folders and keys: the entries that a watch brings, drawn at most once a frame.
 //
 //   EventSource /v1/watch --> entries: Map key -> {value, number, at} --> names: sorted, filtered --> the rows that can be seen
 
 import { $, clock, count, drawLine, keep, make, size } from "./draw.js";
 
 const ROW = 28, SPARE = 6, FLASH_MS = 1200, LATEST = 14, FOLDERS = 500;
-const MANY = 20_000, SELECT_MS = 200, TREE_MS = 500, SIZES_MS = 5000;  // with many keys, order and folders are made anew less often
+// With more than MANY keys, the list is sorted at most every SELECT_MS. Folders are drawn at most every TREE_MS, and at
+// least every SIZES_MS.
+const MANY = 20_000, SELECT_MS = 200, TREE_MS = 500, SIZES_MS = 5000;
 export const entries = new Map();
 export const selected = { key: null };
-const rows = [], rates = [], latest = [];  // rows: elements, used again for whatever can be seen
+// `rows` has the elements that are used again and again for the keys in view.
+const rows = [], rates = [], latest = [];
 const hooks = { open: () => {}, changed: () => {}, silent: () => {} };
 let names = [], folder = "/", dirty = true, treeDirty = true, treeAt = 0, selectedAt = 0, changes = 0, due = false;
 
@@ -33,8 +36,10 @@ function take(list, number, flashes) {
   for (const row of list) hooks.changed(row, number);
 }
 
-const PREFIX = new URLSearchParams(location.search).get("prefix") ?? "";  // who may not read everything opens /?prefix=/its/part/
-let refused = "";  // why the watch is
+// A user who may not read everything opens /?prefix=/part/ with a part that the user may read.
+const PREFIX = new URLSearchParams(location.search).get("prefix") ?? "";
+// The reason why the watch is refused; "" if it is not.
+let refused = "";
 
 export function follow(given) {
   Object.assign(hooks, given);
@@ -49,7 +54,8 @@ export function follow(given) {
   };
 }
 
-async function whyClosed() {  // an EventSource does not tell
+// Find out why the watch was closed, as an EventSource does not tell it.
+async function whyClosed() {
   const answer = await fetch(`/v1/keys?limit=1&prefix=${encodeURIComponent(PREFIX)}`).catch(() => null);
   refused = answer?.status === 403 ? `${(await answer.json()).detail}. The page of a part is /?prefix=/part/` : "";
   if (!refused) hooks.silent();
@@ -119,24 +125,26 @@ function fill(row, key, place, now) {
 }
 
 function drawLatest() {
-  if (!$("latest").offsetParent) return;  // nobody sees it
+  // The list is not drawn while it is hidden.
+  if (!$("latest").offsetParent) return;
   $("latest").replaceChildren(...latest.map(({ row, now }) => {
     const value = row.deleted ? make("em", row.expired ? "expired" : "deleted") : make("span", shown(row).slice(0, 80));
     return make("li", [make("time", clock(now)), make("b", row.key, { title: row.key }), value], { onclick: () => hooks.open(row.key) });
   }));
 }
 
-/** Once a second. */
+/** Draw the rate of changes; called once a second. */
 export function drawRate() {
   keep(rates, changes);
   drawLine($("spark"), rates);
   $("rate").textContent = count(changes);
   $("most").textContent = `at most ${count(Math.max(...rates))}`;
   changes = 0;
-  if (performance.now() - treeAt > SIZES_MS) { treeDirty = true; soon(); }  // sizes change where keys do not
+  // The sizes of folders can change while the set of keys stays the same.
+  if (performance.now() - treeAt > SIZES_MS) { treeDirty = true; soon(); }
 }
 
-// -- folders: the way down to this one, and what is in it
+// -- folders: the path to the present folder, and the folders in it
 
 function weigh() {
   const found = new Map();
@@ -181,7 +189,7 @@ export function move(by) {
 
 export const page = () => Math.max(1, Math.floor($("rows").clientHeight / ROW) - 1);
 
-/** The key that Enter in the filter means: the one that is left, or one to be made. */
+/** Return the key that Enter in the filter opens: an exact match, a key to be made, or the only match; else null. */
 export function meant(mayWrite) {
   const wanted = $("search").value;
   if (entries.has(wanted) || (mayWrite && !names.length && wanted.startsWith("/"))) return wanted;

@@ -1,9 +1,11 @@
-// Topics with their groups, who is connected, and the pair: asked for once a second while somebody looks.
+// Topics with their groups, clients, and the pair: asked for once a second while the page is visible.
 
 import { $, ask, clock, count, drawLine, facts, keep, make, millis, newLine, pill, size, span } from "./draw.js";
 
-const CLIENTS = 200, GROUPS = 100, MESSAGES = 8;  // shown
-const LATE_MS = 1000;  // a lag that is worth a colour
+// At most this many clients, groups of a topic, and messages of a topic are shown.
+const CLIENTS = 200, GROUPS = 100, MESSAGES = 8;
+// A larger lag is coloured.
+const LATE_MS = 1000;
 
 const table = (heads, lines) => make("div.wide", [make("table", [make("thead", [make("tr", heads.map((head) => cell("th", head)))]), make("tbody", lines)])]);
 const cell = (tag, what) => (typeof what === "string" ? make(tag, what) : make(tag, [what]));
@@ -21,7 +23,8 @@ export async function drawTopics() {
   $("topics").replaceChildren(...(topics.length ? topics.map((topic) => drawTopic(topic, of.get(topic.name) ?? [])) : [empty()]));
 }
 
-function forget(there) {  // what was kept of topics that are gone
+// Forget the values that were kept for topics that are gone.
+function forget(there) {
   for (const kept of [rates, looked]) for (const name of kept.keys()) if (!there.has(name)) kept.delete(name);
   for (const name of lags.keys()) if (!there.has(name.split("/")[0])) lags.delete(name);
 }
@@ -76,7 +79,8 @@ function bar(value, most, text) {
   return made;
 }
 
-const looked = new Map();  // topic -> the list of messages that somebody wanted to see
+// For each topic whose messages the user has opened, the list of messages.
+const looked = new Map();
 async function drawMessages(card, { name, first, next }) {
   if (looked.has(name)) { looked.get(name).remove(); looked.delete(name); return; }
   const list = make("ol.messages");
@@ -90,7 +94,7 @@ async function drawMessages(card, { name, first, next }) {
   } catch (error) { list.replaceChildren(make("li.bad", error.message)); }
 }
 
-// -- clients: who is furthest behind comes first
+// -- clients: the client that is furthest behind comes first
 
 export function drawClients({ clients, count: all }) {
   const late = clients.sort((a, b) => b.lag_ms - a.lag_ms || b.batches - a.batches || a.place - b.place);
@@ -131,9 +135,9 @@ export function drawServers(servers) {
   $("servers").replaceChildren(...servers.map((each) => pill(`${titleOf(each)} ${stateOf(each)}`, KINDS[each.state] ?? "", address(each))));
 }
 
-/** The name of a server, behind its mount if there are several pairs. */
+/** Return the name of a server, after the name of its mount if there are several pairs. */
 const titleOf = (server) => `${server.mount ? `${server.mount} ` : ""}${server.name ?? address(server)}`;
-/** The state of a server; a replica that serves is no active server. */
+/** Return the state of a server. A replica that serves says `active`, but is shown as a replica. */
 const stateOf = ({ state, role }) => (state === "active" && role === "replica" ? "replica" : state);
 const address = (server) => server.server.replace(/^tcp:\/\//, "");
 
@@ -149,7 +153,8 @@ export function drawPair({ servers, gateway }) {
   }
 }
 
-function measure(servers, gateway) {  // of the last second, at the active server; of several pairs at the slowest
+// Measure the last second at the active server; for several pairs, take the slowest active server.
+function measure(servers, gateway) {
   const found = servers.filter((server) => server.state === "active" && server.role !== "replica").map(measureOne);
   const turns = found.map((each) => each.turn).filter((turn) => turn !== null), syncs = found.map((each) => each.sync).filter((sync) => sync !== null);
   const turn = turns.length ? Math.max(...turns) : charts.turn.at(-1) ?? 0, sync = syncs.length ? Math.max(...syncs) : null;
@@ -203,12 +208,13 @@ function drawGateway(gateway) {
   ])]);
 }
 
-// -- failovers: who served when, and because
+// -- failovers: which server served when, and why
 
 let drawn = "";
 export function drawEpochs(epochs) {
   const mounts = [...new Set(epochs.map((each) => each.mount))], of = (mount) => epochs.filter((each) => each.mount === mount);
-  drawTimeline(mounts.length > 1 ? [] : epochs);  // it is of one pair
+  // The timeline can show one pair only.
+  drawTimeline(mounts.length > 1 ? [] : epochs);
   const said = JSON.stringify(epochs.map((each) => [each.mount, each.epoch, each.name]));
   if (said === drawn) return;
   drawn = said;

@@ -1,14 +1,15 @@
 """The fast path: a plain GET of a present key and a plain PUT, answered where they are read.
 
-They need no parser, no task and no middleware. Their answers are made by the same functions as those of all other
+Plain requests need no parser, no task and no middleware. The functions that make their answers are those of all other
 requests. A request is plain only in this form:
 
     GET or PUT /v1/keys/... HTTP/1.1     a path without a query or an escape
     fields                               each on a line of its own, each name once, printable ASCII, not folded
     body                                 as many bytes as Content-Length says for PUT, and none for GET
 
-So it is read more strictly than by any parser: no two parsers could read it in two ways. Any other request goes the
-long way: one with a condition, an origin or an absent key, or with a key that another write has.
+This form is stricter than that of any parser, so no two parsers can read a plain request in different ways. Any other
+request goes the long way, through parser and middleware. Examples are a request with a condition, an Origin or an
+absent key, and a PUT of a key that another write has.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from ..shared.mounts import GatewayMount
 from ..shared.rows import key_to_set
 from ..shared.writes import WriteResult
 
-# A longer head is for the parser.
+# A head of more bytes than this goes to the parser.
 HEAD_MAX = 4096
-# A larger value goes the long way, which waits for slow readers.
+# A value of more bytes than this goes the long way, which waits for slow readers.
 LARGE = 65_536
 UNREADABLE = frozenset({State.CONNECTING, State.CLOSED})
-# Fields without a meaning for the answer. The protocol decides whether the connection stays.
+# A plain request has only these header fields; a plain PUT may have OF_A_BODY too. Host and Authorization are checked,
+# and the others do not change the answer. `_head` refuses a Connection other than keep-alive.
 PLAIN = frozenset(
     {
         b"host", b"accept", b"accept-encoding", b"accept-language", b"user-agent", b"cache-control", b"pragma",
@@ -46,7 +48,7 @@ PLAIN = frozenset(
     }
 )  # fmt: skip
 OF_A_BODY = frozenset({b"content-length", b"content-type"})
-# Callers that are remembered by the head of their requests.
+# At most this many callers are remembered, each by the head of its requests.
 CALLERS_MAX = 1024
 _FIRST = re.compile(rb"(GET|PUT) /v1/keys(/[A-Za-z0-9/_.~!$&'()*+,;=:@-]+) HTTP/1\.1")
 _FIELD = re.compile(rb"([A-Za-z-]+):[ \t]*([!-~](?:[ -~]*[!-~])?)?[ \t]*")
@@ -55,7 +57,7 @@ _READ_TYPE = f"content-type: {OCTETS}\r\ncontent-length: "
 
 
 class Head:
-    """The fields of a head, and the length of the body: -1 if none is told. Equal heads are one object."""
+    """The fields of a head, and the length of the body, -1 if the head has none. Equal heads are one cached object."""
 
     __slots__ = ("fields", "length")
 
@@ -73,7 +75,7 @@ class PlainRequest(NamedTuple):
 
 
 def plain_request(data: bytes) -> PlainRequest | None:
-    """Return the one request in `data`; None if it is not plain, or not one."""
+    """Return the request in `data`; None unless `data` is exactly one plain request."""
     end = data.find(b"\r\n\r\n")
     if not 0 < end <= HEAD_MAX:
         return None
@@ -87,7 +89,7 @@ def plain_request(data: bytes) -> PlainRequest | None:
     return PlainRequest(is_get, first[2].decode("ascii"), head, data[end + 4 :])
 
 
-# A client tells the same fields in each of its requests.
+# A client sends the same fields in each of its requests, so parsed heads are cached.
 @lru_cache(1024)
 def _head(block: bytes) -> Head | None:
     found: dict[bytes, bytes] = {}
@@ -114,7 +116,8 @@ class FastPath:
         # The callers by the heads of their requests, and the version of the rules by which they were found.
         self._callers: dict[Head, Caller] = {}
         self._rules = -1
-        # The last answer to a write. All writes of one record have it.
+        # The last answer to a write: its result, the common header lines, and the bytes. All writes of one record share
+        # a result, so they get the same bytes.
         self._answer: tuple[object, bytes, bytes] = (None, b"", b"")
 
     def _caller(self, head: Head) -> Caller | None:
@@ -134,7 +137,7 @@ class FastPath:
         fields, gateway = head.fields, self._gateway
         if not fields.keys() <= (PLAIN if head.length < 0 else PLAIN | OF_A_BODY):
             return None
-        # These are the rules of the middleware, which answers a request with a bad Host.
+        # These rules are those of the middleware. A request with a bad Host goes there, and gets its answer there.
         host = fields.get(b"host", b"")
         if not (is_local(host) if gateway.callers.ambient else is_host(host) or not host):
             return None
@@ -142,7 +145,7 @@ class FastPath:
         return None if caller is None or not gateway.audit.knows(caller) else caller
 
     def get(self, asked: PlainRequest, common: bytes) -> bytes | None:
-        """Return the whole answer to a GET, or None; `common` has the header lines of every answer."""
+        """Return the whole answer to a GET, or None for the long way; `common` has the header lines of every answer."""
         gateway, key = self._gateway, asked.key
         if (caller := self._caller(asked.head)) is None:
             return None
@@ -155,7 +158,7 @@ class FastPath:
         if entry.ttl is not None or len(entry.value) > LARGE or not caller.may_read(key):
             return None
         self.user = caller.user
-        # The headers of `entry_headers`, by hand: their dict would cost 2 of 26 us for each GET.
+        # These headers are those of `entry_headers`, but made without a dict, which would take 2 of the 26 us of a GET.
         head = (
             f"HTTP/1.1 200 OK\r\nchp-number: {mount.position}\r\nchp-staleness: {clone.staleness_s:.3f}\r\n"
             f'cache-control: no-cache\r\netag: "{describe(entry.revision)}"\r\n{_READ_TYPE}{len(entry.value)}\r\n'

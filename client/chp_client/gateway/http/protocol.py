@@ -1,7 +1,8 @@
-"""The HTTP/1.1 protocol of uvicorn and httptools, bounded: the number of connections, the size and time of a head.
+"""The HTTP/1.1 protocol of uvicorn and httptools, with bounds on connections, and on the size and the time of a head.
 
-A plain request that is received whole is answered without the parser (fast_path.py). It stands between two other
-requests of its connection, so the parser knows nothing of it. Bytes that come while a plain PUT is under way wait.
+A plain request that is received whole is answered without the parser (fast_path.py). This is done only while the
+parser is between two requests, so the parser never sees the plain request. Bytes that come while a plain PUT is under
+way wait for its answer.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from .fast_path import plain_request
 if TYPE_CHECKING:
     from .fast_path import FastPath
 
-# httptools also reads other versions, which are refused.
+# Only these HTTP versions are served; httptools would read others too.
 VERSIONS = ("1.1", "1.0")
-# At most this many bytes wait for a pending PUT or for the parser; then no more are received.
+# If more than this many bytes wait for the answer to a plain PUT, no more are received until then.
 LATER = 65_536
-# Bytes that are parsed in one turn of the loop, but for a body of a known length. They are at most 230 pipelined
-# requests, 1,024 fields or 680 chunks, which take 20 ms.
+# At most this many bytes are parsed in one turn of the loop, except for a body of a known length. They hold at most 230
+# pipelined requests, 1,024 fields or 680 chunks, which take 20 ms.
 SLICE = 4096
 _LAST = b"connection: close\r\n"
 _CROWDED = raw_answer(Problem(429, "busy", "too many connections; try again in a moment", retry_s=1).response(), _LAST)
@@ -57,7 +58,7 @@ class _Flow(FlowControl):  # type: ignore[misc, unused-ignore]  # Any where http
             super().resume_reading()
 
     def hold(self, held: bool) -> None:
-        """Hold the connection, or let it go: it is then read, unless uvicorn has a reason not to."""
+        """Stop reading if `held`; else read on, unless uvicorn has a reason not to read."""
         self.held = held
         if held:
             super().pause_reading()
@@ -70,17 +71,17 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
 
     `fast_path`   the fast path of the gateway
     `heard`       the time of the last bytes
-    `_common`     the header lines of every answer, made once for each list of them
-    `_head`       bytes of the head that is coming
+    `_common`     uvicorn's list of the headers of every answer, and their lines, made once for each list
+    `_head`       the bytes so far of the head that is coming
     `_between`    True if the parser is at the end of a request
     `_user`       the user of the last plain request
     `_used`       the time of the last answer to a plain request
-    `_later`      bytes that were received while a plain PUT is under way
+    `_later`      bytes that were received while a plain PUT is under way; None if there is no such PUT
     `_rest`       bytes that are parsed in later turns
-    `_going`      True if such a turn is asked for
+    `_going`      True if a turn that parses `_rest` is scheduled
     `_known`      bytes of the body that are still to come, if its length was announced
-    `_quiet`      bytes since the head or the last byte of a body: trailers, and extensions of chunks
-    `_last`       True if the connection ends with its answer
+    `_quiet`      bytes since the head, or since the last bytes of the body: trailers, and extensions of chunks
+    `_last`       True if the connection is closed after the answer that is under way
     """
 
     bounds = RequestLimits()
@@ -157,7 +158,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
         if not self._rest or self.transport.is_closing() or self.transport.get_protocol() is not self:
             self._rest = b""
             if self.flow.held:
-                # Read on a turn later: the request that is whole now begins before the end of the connection is read.
+                # Receive again in the next turn. So a request that is whole now begins before the loop sees that the
+                # client has closed the connection.
                 self.loop.call_soon(self._receive_on)
             return
         self.flow.hold(True)
@@ -179,7 +181,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
             self._read(rest)
 
     def on_response_complete(self) -> None:
-        """Parse the next request, as the answer is out."""
+        """Parse the next request, as the answer has been sent."""
         super().on_response_complete()
         self._soon()
 
@@ -195,7 +197,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
             self._alarm = self.loop.call_later(self.bounds.head_s, self._late)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a field of the head; drop a trailer, as the head was judged without it."""
+        """Take a field of the head; drop a trailer, which comes after the head was checked."""
         if self._in_head:
             super().on_header(name, value)
             if name.lower() == b"content-length" and value.isdigit():
@@ -219,11 +221,11 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
             raise ValueError("this is not HTTP/1.1")
         self._in_head, self._head, self._quiet = False, 0, 0
         self._no_alarm()
-        # A stream aborts the connection of a reader that takes nothing.
+        # A `Stream` calls this to abort the connection of a reader that takes nothing.
         self.scope["state"]["abort"] = self.transport.abort
         super().on_headers_complete()
 
-    # -- what needs no parser
+    # -- plain requests, which need no parser
 
     def _plainly(self, data: bytes, fast_path: FastPath) -> bool:
         """Answer or begin a plain request; return False if the data has to be parsed."""
@@ -271,7 +273,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
             self.flow.pause_reading()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection. Plain requests begin no time of their own, so their time counts here."""
+        """Close an idle connection. A plain request does not restart the timer, so `_used` is checked here."""
         left = self._used + self.timeout_keep_alive - self.loop.time()
         if left <= 0 and self._later is None:
             super().timeout_keep_alive_handler()
@@ -285,7 +287,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
         self._last = True
 
     def _lines(self) -> bytes:
-        # uvicorn makes another list each second.
+        # uvicorn makes a new list of headers each second, with a new Date.
         headers, kind = self.server_state.default_headers, type(self)
         if kind._common[0] is not headers:
             kind._common = headers, header_lines(headers)

@@ -1,8 +1,9 @@
 """Groups of a topic: /v1/topics/{topic}/groups, and the messages that members receive, acknowledge and give back.
 
-A member is a name that its program chose, at any gateway; the gateway keeps nothing of it. Messages that a member
-received and did not acknowledge come again when it asks again, or go to others when it stays away for its ttl. The pair
-checks a receipt, so a receipt from another gateway is as good. A member that waits has a thread and a socket.
+A member is a name that a program chose. The program may use the name at any gateway, as a gateway stores nothing about
+members. Messages that a member received and did not acknowledge come again when it asks again. They go to other members
+when it stays away for its ttl. The pair checks a receipt, so a receipt from another gateway is as good. A member that
+waits has a thread and a socket.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from .keys import PAGE, written
 from .topics import FACTS_S, absent_is_404, message_json, message_of, packed, write_columns
 
 TTL_S, TTL_MAX_S = 30.0, 3600.0
-# Proxies end a connection that is silent for a minute.
+# A member may wait at most this many seconds. Proxies end a connection that is silent for a minute.
 WAIT_MAX_S = 30.0
-# The object, a list in it, and a row in that.
+# A body is nested this deep: the object, the lists in it, and the rows in a list.
 DEPTH = 3
-# Values in a large body.
+# A large body has at most this many values.
 THINGS = 6 * ROWS_MAX
 ACK = frozenset({"receipt", "upto", "except", "sets", "publish"})
 NACK = frozenset({"receipt", "delay", "messages", "why"})
@@ -82,7 +83,7 @@ async def make_group(call: Call) -> Response:
 
 
 async def change_group(call: Call) -> Response:
-    """Answer POST .../settings: change settings of a group, which goes on where it is."""
+    """Answer POST .../settings: change settings of a group; its position stays."""
     await call.no_body()
     if not (settings := _settings(call)):
         names = "max_deliveries, retry_after_s, ack_timeout_s, lag_alarm_s or expire_after_s"
@@ -91,7 +92,7 @@ async def change_group(call: Call) -> Response:
 
 
 def _settings(call: Call) -> dict[str, Any]:
-    """Return the settings of a group that a query has; a setting that is empty there is none."""
+    """Return the settings of a group from the query; a setting with an empty value is None, which switches it off."""
     fields = call.fields
     found: dict[str, Any] = {
         name: number(fields, name, 1, most) if fields[name] else None for name, most in WHOLE.items() if name in fields
@@ -100,7 +101,7 @@ def _settings(call: Call) -> dict[str, Any]:
         after_s = _seconds(fields, "retry_after_s", 0.0, DEFAULT.retry_s_max) if fields["retry_after_s"] else None
         found |= counting(retry_after_s=after_s)
     if found.get("max_deliveries") is not None:
-        # The pair will publish there what fails too often.
+        # The pair publishes messages that fail too often in the dead topic, so the caller needs the right to write it.
         dead = dead_topic(call.topic_name, call.group)
         call.gateway.held(f"{TOPICS}{dead}/")
         call.caller.topic("write", dead)
@@ -149,13 +150,13 @@ async def _received(
     try:
         given = await loop.run_in_executor(gateway.receivers, get)
     except Refused as error:
-        # The lease of the member ended, or the group was begun anew.
+        # The code `member` says that the member's lease ended or the group was made anew. So the member joins again.
         if error.code != "member":
             raise
         await _join(gateway, coming)
         given = await loop.run_in_executor(gateway.receivers, get)
     if given is not None and loop.time() - began > 1.0:
-        # The member gets its whole ttl for the messages.
+        # The lease is refreshed, so that the member has its whole ttl for the messages.
         await _join(gateway, coming)
     return given
 
@@ -168,7 +169,10 @@ async def _join(gateway: Gateway, coming: dict[str, Any]) -> None:
 
 
 async def acknowledge(call: Call) -> Response:
-    """Answer POST .../ack: messages are done, with the keys and messages that result, in one record or not at all."""
+    """Answer POST .../ack: acknowledge messages, and set the keys and publish the messages that result.
+
+    All of this is done in one record, or none of it.
+    """
     async with call.body() as body:
         rows = await call.gateway.slices.read(len(body), _acknowledged(call, body))
         return await written(call, rows, body)
@@ -198,7 +202,7 @@ def _acknowledged(call: Call, body: bytes) -> Steps[BatchRows]:
 async def give_back(call: Call) -> Response:
     """Answer POST .../nack: the member leaves, at once or after a delay, and its messages go to others.
 
-    With `messages` it stays, and gives these back by name.
+    With `messages` in the body the member stays, and gives only those messages back.
     """
     async with call.body() as body:
         told = await call.gateway.slices.read(len(body), _told(body, NACK))
@@ -214,12 +218,12 @@ async def give_back(call: Call) -> Response:
 
 
 async def extend(call: Call) -> Response:
-    """Answer POST .../extend: the member keeps its messages for so long from now on."""
+    """Answer POST .../extend: the member keeps its messages for `ttl` seconds from now on."""
     return await _keep(call, "ttl", TTL_S)
 
 
 async def _keep(call: Call, name: str, default: float) -> Response:
-    """Say for how long a member keeps its messages: `seconds`, or not at all."""
+    """Set for how many seconds a member keeps its messages: the member `name` of the body; with 0 it leaves."""
     async with call.small_body() as body:
         told = await call.gateway.slices.read(len(body), _told(body, frozenset({"receipt", name})))
         return await _kept(call, body, told, name, default)
@@ -236,11 +240,14 @@ async def _kept(call: Call, body: bytes, told: dict[str, Any], name: str, defaul
     return await write_columns(call, leaving, body)
 
 
-# -- what they have in common
+# -- parts of several handlers
 
 
 def _member(call: Call, name: str) -> bytes:
-    """Return the lease of a member of the path's group. Each user has its own, so a receipt of another is no use."""
+    """Return the lease of a member of the path's group.
+
+    The user is part of the name of the lease, so no user can use another user's receipt.
+    """
     mount = call.gateway.mounts.of_topic(call.topic_name).prefix
     secret, user = call.gateway.callers.of_pair(mount).secret, call.caller.at(mount).user
     return stateless_member.member_of(secret, call.topic_name, call.group, user, name)
@@ -276,7 +283,7 @@ def _offset(value: object) -> int:
 
 
 def _left_out(row: object) -> tuple[int, str]:
-    """Return the offset and the key of a message that is not done."""
+    """Return the offset and the key of a message in a body: one that is not done, or that is given back."""
     key = row.get("key", "") if isinstance(row, dict) else None
     if not isinstance(row, dict) or not isinstance(key, str):
         raise Problem(400, "bad-body", '"except" has messages as they came, or such as {"offset": 17, "key": "k"}')
@@ -291,7 +298,7 @@ def _list(told: dict[str, Any], name: str) -> list[Any]:
 
 
 def _published(call: Call, given: list[Any], rows: BatchRows) -> Steps[dict[str, Any]]:
-    """Return the column that publishes messages; count their bytes with those of the rows."""
+    """Return the column that publishes messages; add their topics and bytes to `rows`."""
     topics: dict[str, tuple[list[str | None], list[bytes], list[Headers | None]]] = {}
     for i, row in enumerate(given, 1):
         if i % SLICE_ROWS == 0:

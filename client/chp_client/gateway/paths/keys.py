@@ -1,4 +1,7 @@
-"""Keys: one key, pages of keys, batches and versions. Reads are of the copy; writes are awaited."""
+"""Keys: one key, pages of keys, batches and versions.
+
+A read is answered from the copy. A write is answered when the pair has acknowledged it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ async def read_key(call: Call) -> Response:
 
 
 def entry_headers(gateway: Gateway, mount: GatewayMount, entry: Entry) -> dict[str, str]:
-    """Return the headers of the answer that brings a value."""
+    """Return the headers of an answer that has the value of an entry."""
     headers = {**gateway.freshness(mount), "ETag": tag(entry.revision)}
     if entry.ttl is not None:
         headers["CHP-TTL"] = f"{entry.ttl:.3f}"
@@ -79,7 +82,7 @@ async def batch(call: Call) -> Response:
 
 
 async def written(call: Call, rows: BatchRows, body: bytes, status: int = 200) -> Response:
-    """Write rows and answer with the result; a condition that does not hold shows the present entry."""
+    """Write rows and answer with the result. If the condition of a single key does not hold, show its entry."""
     gateway, one = call.gateway, rows.keys[0] if len(rows.keys) == 1 else None
     tagged = one is not None and not rows.deletes
     mount = gateway.mounts.of_rows(rows)

@@ -1,6 +1,6 @@
 """The pairs, their clients and groups, the hand-over, and the paths for probes: /v1/pair, /health, /metrics and others.
 
-A gateway of several pairs shows those at which the caller may use the command. Each row says of which mount it is.
+A gateway of several pairs shows only the pairs at which the caller may use the command. Each row names its mount.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..shared.pair_view import APART
 
 
 def _seen(call: Call, command: str) -> list[GatewayMount]:
-    """Return the mounts at whose pair the caller may use a command. The right to the path says that there is one."""
+    """Return the mounts at whose pair the caller may use a command: at least one if the route needs this command."""
     return [each for each in call.gateway.mounts if _may(call, command, each)]
 
 
@@ -34,7 +34,7 @@ def _may(call: Call, command: str, mount: GatewayMount) -> bool:
 
 
 def _of(mount: GatewayMount) -> dict[str, Any]:
-    """Return the member that says of which mount a row is, if there are several."""
+    """Return the JSON member that names the mount of a row; no member if the gateway has one pair."""
     return {"mount": mount.prefix} if mount.prefix else {}
 
 
@@ -73,7 +73,7 @@ def _finite(seconds: float) -> float | None:
 
 
 async def hand_over(call: Call) -> Response:
-    """Answer POST /v1/pair/switch: have the server that is named hand over, and no other."""
+    """Answer POST /v1/pair/switch: have the server in ?from= hand over to its peer, and no other server."""
     gateway, server = call.gateway, call.fields.get("from", "")
     mount = next((each for each in gateway.mounts if server in each.servers), None)
     if mount is None:
@@ -113,12 +113,12 @@ async def show_groups(call: Call) -> Response:
 
 
 async def health(call: Call) -> Response:
-    """Answer GET /health: the loop answers."""
+    """Answer GET /health with 200, which shows that the event loop runs."""
     return json_answer({"status": "ok"}, headers={})
 
 
 async def ready(call: Call) -> Response:
-    """Answer GET /ready: the copies of all mounts are current; and whether pages may write."""
+    """Answer GET /ready: 200 if the rules are known and all copies are current, and whether pages may write."""
     gateway, mounts = call.gateway, call.gateway.mounts
     if gateway.callers.why:
         raise Problem(503, "no-rules", gateway.callers.why, retry_s=RETRY_S)

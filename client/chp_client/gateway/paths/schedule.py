@@ -1,4 +1,4 @@
-"""Scheduled messages: /v1/topics/{topic}/scheduled, messages that the pair publishes later, or again."""
+"""Scheduled messages: /v1/topics/{topic}/scheduled, messages that the pair publishes later, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def schedule(call: Call) -> Response:
             rows.related.append(unless)
         mount = gateway.mounts.of_rows(rows)
         marker = await marker_of(call.request, call.caller.at(mount.prefix).user, body)
-        # A request that is sent again has the same name.
+        # A request that is sent again with its Idempotency-Key gets the same name, as the name is made from that key.
         again = None if marker is None else sha256(marker.key.encode()).hexdigest()[: 2 * NAME_BYTES]
         row = entry(
             internals(mount.clone).writer, call.topic_name, body, fields.get("key"), name=fields.get("name", again),
@@ -53,7 +53,7 @@ async def schedule(call: Call) -> Response:
 
 
 async def list_scheduled(call: Call) -> Response:
-    """Answer GET /v1/topics/{topic}/scheduled: a page of the messages that wait, by name."""
+    """Answer GET /v1/topics/{topic}/scheduled: a page of the messages that wait, in the order of their names."""
     most = number(call.fields, "limit", PAGE, call.gateway.limits.page)
     with absent_is_404():
         found = await call.topic.scheduled(most, call.fields.get("after"), timeout=FACTS_S)
@@ -67,7 +67,7 @@ async def cancel(call: Call) -> Response:
 
 
 def told(message: ScheduledMessage) -> dict[str, Any]:
-    """Return a scheduled message as JSON has it; what it does not have is left out."""
+    """Return a scheduled message as a map for JSON, without the members that are None."""
     row = {
         "name": message.name, "due": message.due.isoformat(), "every_s": message.every_s,
         "unless_changed": message.unless_changed, "key": message.key, "size": message.size,
@@ -91,7 +91,7 @@ def _time(fields: dict[str, str]) -> datetime | None:
     if (text := fields.get("at")) is None:
         return None
     try:
-        # A plus sign in a query is a blank.
+        # A plus sign in a query is decoded as a blank, so the plus sign of a time zone is put back.
         found = datetime.fromisoformat(text.replace(" ", "+"))
     except ValueError:
         text = f"at={text[:40]!r} is no time such as 2027-01-31T09:00:00Z"

@@ -42,7 +42,7 @@ class Stream(Response, ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Put pieces until the stream is over."""
+        """Send pieces with `put` until the stream is over."""
 
     @abstractmethod
     def check_right(self) -> None:
@@ -53,7 +53,7 @@ class Stream(Response, ABC):
         self.gone = True
 
     def over(self) -> bool:
-        """Return True if an end has left, or the rules do not let the caller read on."""
+        """Return True if the reader has left, the gateway ends, or the rules do not let the caller read on."""
         if self.gone or self.gateway.closing.is_set():
             return True
         try:

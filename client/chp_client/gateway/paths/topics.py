@@ -1,8 +1,8 @@
 """Topics: /v1/topics, their settings and facts, publishing, and reading without a group.
 
-A gateway of a part of the keys serves a topic only if `/.chp/topics/NAME/` lies in that part, as in the rules of
-access. A publication is awaited, as a set is. A page of messages is read by a thread of its own, and few pages are
-read at once. A reader of messages as events has a thread while it reads.
+A gateway that serves a part of the keys serves a topic only if `/.chp/topics/NAME/` lies in that part. The rules of
+access use the same prefix. A publication is answered when the pair has acknowledged it. A page of messages is read by a
+thread of its own, and few pages are read at once. A reader of messages as events has a thread while it reads.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from .stream import Stream
 
 FACTS_S = 5.0
 SETTINGS = frozenset(Settings._fields)
-# Readers of messages as events. Each has a thread and a socket.
+# At most this many readers get messages as events. Each reader has a thread and a socket.
 STREAMS_MAX = 64
-# Events of one write.
+# At most this many events are sent in one write.
 EVENTS = 200
 # A comment is sent this often while no message comes.
 QUIET_S = 1.0
-# JSON keeps smaller numbers exactly everywhere.
+# Offsets have to be smaller than this: every reader of JSON keeps such numbers exactly.
 OFFSET_MAX = 1 << 53
-# The headers of a request that begin so are headers of the message.
+# Request headers whose names begin with this become headers of the message.
 HEADER = "chp-header-"
 Published = tuple[list[str | None], list[bytes], list[Headers | None] | None]
 
@@ -123,13 +123,13 @@ async def publish(call: Call) -> Response:
                     names = [key or "" for key in keys] if named else None
                     done = _result(await call.topic.publish_many(values, names, headers=headers))
                 else:
-                    # Messages that others publish meanwhile travel with it.
+                    # The message can share a batch with messages that others publish meanwhile.
                     done = _result(await call.topic.publish(body, keys[0], headers=headers[0] if headers else None))
     return result_answer({"count": len(values), "revision": str(done.revision)}, done)
 
 
 def headers_of(call: Call) -> Headers | None:
-    """Return the headers of a message, which its request has as CHP-Header-NAME, percent-encoded; None for none."""
+    """Return a message's headers, which are the percent-encoded CHP-Header-NAME of the request; None without any."""
     found: dict[str, str] = {}
     for name, value in call.request.headers.items():
         if name.startswith(HEADER):
@@ -147,7 +147,7 @@ def headers_of(call: Call) -> Headers | None:
 def packed(
     topic: str, keys: Sequence[str | None], values: list[bytes], headers: Sequence[Headers | None] | None = None
 ) -> list[Any]:
-    """Return the messages for a topic as a batch has them; all or none of them have keys."""
+    """Return the element of the column `columns.PUBLISH` that publishes these messages in a topic."""
     if not values or len(values) > ROWS_MAX or sum(map(len, values)) > BYTES_MAX:
         raise Problem(413, "too-large", f"messages are 1 to {ROWS_MAX}, of {BYTES_MAX} bytes; publish them in parts")
     names = ["" if key is None else check_key(key) for key in keys]
@@ -196,7 +196,7 @@ async def _read_events(call: Call) -> Response:
     start: TopicStart = "end" if last == "latest" else _start(_offset(last))
     if streams >= STREAMS_MAX:
         raise Problem(429, "busy", f"{streams} read messages as events here; ask another gateway", retry_s=5)
-    # A topic that is absent raises here, so that the answer has its status.
+    # An absent topic raises here, so that the answer is 404 and not a stream.
     with absent_is_404():
         await call.topic.facts(FACTS_S)
     return MessageEvents(call, start)
@@ -214,7 +214,7 @@ class MessageEvents(Stream):
         self.caller.topic("read", self._topic.name)
 
     async def run(self) -> None:
-        """Put messages until the stream is over."""
+        """Send messages until the stream is over."""
         self.gateway.streams += 1
         try:
             async with aclosing(reading(self._topic, self._start, quiet_s=QUIET_S)) as found:
@@ -228,7 +228,7 @@ class MessageEvents(Stream):
         except NoSuchTopic:
             await self.put(b"event: removed\ndata: {}\n\n")
         except ChpError:
-            # No server serves. The stream ends, and the reader comes back.
+            # No server serves. The stream ends, and the reader connects again.
             return
         finally:
             self.gateway.streams -= 1
@@ -245,7 +245,7 @@ def _pieces_of(batch: MessageBatch) -> Iterator[bytes]:
 
 @contextmanager
 def absent_is_404() -> Iterator[None]:
-    """Turn the error of an absent topic into the Problem that says so."""
+    """Turn `NoSuchTopic` into a Problem with the status 404."""
     try:
         yield
     except NoSuchTopic as error:
@@ -273,7 +273,7 @@ def _offset(text: str | None) -> int | None:
 
 
 def _start(after: int | None) -> TopicStart:
-    """Return where a reader begins that has seen the message `after`."""
+    """Return the start for a reader that has seen all messages up to the offset `after`."""
     return "begin" if after is None else after + 1
 
 
@@ -328,7 +328,7 @@ def message_of(row: Any) -> tuple[str | None, bytes, Headers]:
 
 
 def message_json(message: Message) -> dict[str, Any]:
-    """Return a message as JSON has it."""
+    """Return a message as a map for JSON."""
     told: dict[str, Any] = {"offset": message.offset, "revision": str(message.revision), "time": message.time}
     if message.key:
         told["key"] = message.key

@@ -4,12 +4,12 @@
     without, or older than the log --> event: snapshot, then the entries, then changes
     up to date                    --> the events of its channel, which all readers share (fanout.py), in one write
     behind what the channel keeps --> the latest value of each key that it missed, then the events of its channel
-    over several mounts           --> the events of the channel of each, with ids that have the number of each mount
+    over several mounts           --> the events of each mount's channel; their ids have the number of every mount
     takes nothing for 30 s        --> cut off
     loses its right or its token  --> the stream ends
 
-A slow reader costs one write and the bytes in the buffer of its socket. While it takes nothing, nothing is gathered
-for it. Each second without a change brings a comment with the number.
+A slow reader costs one write and the bytes in the buffer of its socket. While a reader takes nothing, no events are
+gathered for it. After each second without a change a reader gets a comment with the number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..shared.mounts import GatewayMount, Touched, position_of
 from ..shared.positions import Position
 from .stream import Stream
 
-# Changes that come while a reader catches up. A reader that has more to take begins again.
+# At most this many changes are queued while a reader catches up. If more come, it begins again to catch up.
 QUEUE = 1000
 
 
@@ -43,7 +43,7 @@ async def watch(call: Call) -> Response:
     after = _after(call, [each.mount.prefix for each in within])
     if gateway.readers >= gateway.limits.readers:
         raise Problem(429, "busy", f"{gateway.readers} readers are too many for one gateway; ask another", retry_s=5)
-    # A bad prefix raises here, so that the answer has its status.
+    # A bad prefix raises here, so that the answer has the status of the error and is no stream.
     for each in within:
         each.mount.clone.watch(each.prefix).close()
     return EventStream(call, prefix, within, after)
@@ -53,7 +53,7 @@ def _after(call: Call, prefixes: Sequence[str]) -> Position | None:
     """Return the number of each mount after which a reader wants the changes; None if it begins with a snapshot."""
     # The header counts first: a browser that comes back sends it beside the `after` of its first request.
     if seen := call.header("last-event-id"):
-        # A browser whose gateway got other mounts meanwhile can't choose, so it begins again.
+        # A browser can't send another id if the gateway got other mounts meanwhile. So it begins with a snapshot.
         named = call.gateway.mounts.several
         return _read("Last-Event-ID", seen, prefixes) if named == ("=" in seen) else None
     if not (text := call.fields.get("after")):
@@ -73,7 +73,7 @@ def _read(name: str, text: str, prefixes: Sequence[str]) -> Position | None:
 
 
 class _Part:
-    """What a reader gets of one mount. `at` is the number up to which the reader has everything there."""
+    """The part of a stream that comes from one mount. The reader has everything of that mount up to the number `at`."""
 
     def __init__(self, within: Touched, at: Revision | None) -> None:
         self.mount, self.prefix = within
@@ -87,7 +87,7 @@ class _Part:
         self.behind = False
 
     def begin(self) -> None:
-        """Begin with the channel if it has all that comes next."""
+        """Begin to read the channel, if it still has all events that the reader lacks."""
         self.skip = self.at or 0
         self.place = self.channel.place(self.skip)
         self.behind = self.behind and self.place is None
@@ -113,7 +113,7 @@ class EventStream(Stream):
             self._waits.set_result(None)
 
     async def run(self) -> None:
-        """Put events until the stream is over."""
+        """Send events until the stream is over."""
         gateway = self.gateway
         for part in self._parts:
             part.channel = gateway.channels.join(part.mount, part.prefix)
@@ -128,7 +128,7 @@ class EventStream(Stream):
     async def _follow(self) -> None:
         while not self.over():
             if any(part.at is None for part in self._parts):
-                # A snapshot is of all mounts, as the reader forgets everything before it.
+                # A snapshot covers all mounts, as a reader forgets everything when a snapshot begins.
                 await self._put_snapshot()
                 for part in self._parts:
                     part.begin()
@@ -143,7 +143,7 @@ class EventStream(Stream):
                 await self._quiet()
 
     async def _step(self, part: _Part) -> bool:
-        """Send what comes next of one mount; return False if there is nothing."""
+        """Send the next events of one mount; return False if there are none."""
         if part.place is None:
             if await self._catch_up(part):
                 part.begin()
@@ -187,7 +187,7 @@ class EventStream(Stream):
         if [channel.latest for channel in channels] == before and not self.over():
             await self.put(f": {position_of(part.mount for part in self._parts)}\n\n".encode())
 
-    # -- until its channel has what comes next
+    # -- for a reader that its channel can't serve yet
 
     async def _catch_up(self, part: _Part) -> bool:
         """Send the changes of one mount that the reader lacks; return False if it has to begin again."""
@@ -226,7 +226,7 @@ class EventStream(Stream):
         return positions.text_of((part.mount.prefix, part.at or 0) for part in self._parts)
 
     async def _put_all(self, found: Iterable[tuple[int, bytes]], own: _Part | None = None) -> None:
-        """Put events, as many in one write as go together. With `own` they are the next ones of a mount."""
+        """Send events, many of them in one write. With `own` they are the next events of that mount."""
         parts, size = list[bytes](), 0
         for number, shared in found:
             event = shared

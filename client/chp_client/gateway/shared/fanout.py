@@ -2,18 +2,18 @@
 
     watch --> events, the latest of them kept --> wake --> each reader takes what it lacks, in one write
 
-A record is one event, so no reader sees a part of it. A reader that comes back with Last-Event-ID misses nothing and
-gets nothing twice. A delete by time has `"expired": true` too.
+Each record becomes one event, so no reader sees a part of a record. A reader that comes back with Last-Event-ID misses
+nothing and gets nothing twice. A delete by an expiry also has `"expired": true`.
 
     id: 1.136
     event: change
     data: {"number": "1.136", "changes": [{"key": "/a", "value": "1"}, {"key": "/b", "deleted": true}]}
 
-A reader is a place in the kept events. A reader that falls out of them is told None, and has to catch up by itself.
-Readers are woken together, and the more readers there are the less often.
+A reader has a place among the kept events. If the event at its place is dropped, it gets None and has to catch up by
+itself. All readers are woken together; with more readers they are woken less often.
 
-A channel is of one mount. A gateway of several pairs puts the mount into each event, and the id is a position
-(positions.py). A reader of several mounts reads a channel of each, and gets ids of its own.
+A channel belongs to one mount. A gateway of several pairs puts the mount into each event, and the id is a position
+(positions.py). A reader of several mounts reads a channel of each mount, and its events have ids of their own.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from ..answers import shown
 from . import positions
 from .mounts import GatewayMount
 
-# Rows of one event of a snapshot.
+# An event of a snapshot has at most this many rows.
 SNAPSHOT_ROWS = 500
-# Events that are kept of one prefix, their bytes, and the bytes of all prefixes together.
+# A channel keeps at most KEPT events and KEPT_BYTES bytes, and all channels together ALL_KEPT_BYTES bytes.
 KEPT = 10_000
 KEPT_BYTES = 4 << 20
 ALL_KEPT_BYTES = 64 << 20
-# The event loop may be at most this many changes behind.
+# A channel may be at most this many changes behind. If it falls further behind, its readers have to catch up.
 QUEUE = 100_000
-# Bytes of one write.
+# Events are joined into one write up to about this many bytes.
 TOGETHER = 1 << 20
-# The least time between two writes for each reader: most of a core is left to others.
+# Between two wake-ups the channel waits at least this many seconds for each reader, which leaves most of a core free.
 WRITE_S = 0.0002
 QUIET_S = 1.0
 
 
 def events(changes: Changes, mount: GatewayMount) -> Iterator[tuple[int, bytes]]:
-    """Yield the number of each record, and its event. Keys of mounts inside this one are left out."""
+    """Yield the number and the event of each record, without the keys of mounts inside this one."""
     nested, expired = mount.nested, list(map(set(changes.expiries).__contains__, range(len(changes))))
     rows = zip(changes.revisions, changes.keys, changes.values, expired, strict=True)
     for revision, record in groupby(rows, key=itemgetter(0)):
@@ -61,7 +61,7 @@ def events(changes: Changes, mount: GatewayMount) -> Iterator[tuple[int, bytes]]
 
 
 def snapshot(found: Sequence[tuple[GatewayMount, Changes]], position: str) -> Iterator[bytes]:
-    """Yield the events of a snapshot. Only the last one has an id, as a reader of a part has to begin again."""
+    """Yield the events of a snapshot. Only the last event has an id, so a reader that got a part begins again."""
     rows = {mount.prefix: list(_entries(mount, changes)) for mount, changes in found}
     yield _said("snapshot", {"keys": sum(map(len, rows.values()))})
     for prefix, entries in rows.items():
@@ -77,7 +77,7 @@ def _entries(mount: GatewayMount, changes: Changes) -> Iterator[dict[str, object
 
 
 def _of(prefix: str) -> dict[str, object]:
-    """Return the member that says of which mount an event is, if there are several."""
+    """Return the JSON member that names the mount of an event; no member if the gateway has one pair."""
     return {"mount": prefix} if prefix else {}
 
 
@@ -87,7 +87,7 @@ def _event(number: str, prefix: str, rows: list[dict[str, object]]) -> bytes:
 
 
 def with_id(event: bytes, position: str) -> bytes:
-    """Return an event with another id, of a reader of several mounts."""
+    """Return an event with this position as its id, for a reader of several mounts."""
     return f"id: {position}".encode() + event[event.index(b"\n") :]
 
 
@@ -109,13 +109,13 @@ class FanoutChannel:
         self._channels, self._clone = channels, mount.clone
         self._loop = asyncio.get_running_loop()
         self._events: deque[tuple[int, bytes]] = deque()
-        # The place of the first kept event, and the bytes of all of them.
+        # The place of the first kept event, and the bytes of all kept events.
         self._first = self._bytes = 0
-        # Nothing is kept up to this number.
+        # Events up to this number are not kept.
         self._floor = 0
         # The count of all events so far.
         self.latest = 0
-        # The piece that was joined last.
+        # The last result of `_join`: the first place, the place behind the last event, the bytes, and the last number.
         self._made: tuple[int, int, bytes, int] = (-1, -1, b"", 0)
         self._waiting: list[asyncio.Future[None]] = []
         self._due, self._alarm = 0.0, None  # type: float, asyncio.TimerHandle | None
@@ -125,7 +125,7 @@ class FanoutChannel:
 
     def _begin(self) -> AsyncWatch:
         watch = self._clone.watch(self.prefix, queue_max=QUEUE)
-        # The revision is read after the watch began, as changes before it may be missing from the watch.
+        # The revision is read after the watch began, as the watch may lack changes from before its begin.
         self._floor = self._clone.revision
         return watch
 
@@ -161,7 +161,7 @@ class FanoutChannel:
     # -- for readers
 
     def place(self, after: int) -> int | None:
-        """Return the place of a reader that has everything up to a number; None if that is not kept."""
+        """Return the place of a reader that has everything up to `after`; None if its next events are not all kept."""
         if after < self._floor:
             return None
         place = self._first + len(self._events)
@@ -186,7 +186,7 @@ class FanoutChannel:
     def each_since(self, place: int, after: int) -> tuple[list[tuple[int, bytes]], int] | None:
         """Return the events from a place on for one write, each with its number, and the place behind them.
 
-        They are those of `since`, for a reader of several mounts.
+        The events are those that `since` would join. A reader of several mounts gives them other ids.
         """
         if (at := self._at(place, after)) < 0:
             return None

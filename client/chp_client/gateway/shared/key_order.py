@@ -1,4 +1,4 @@
-"""The sorted keys, kept: a page costs its own rows and the changes since the page before.
+"""The sorted keys of a Clone, kept between pages. A page costs its own rows and the changes since the page before.
 
     watch (conflated) --> added, gone --> the next page inserts a few keys one by one, or sorts in many
 
@@ -14,21 +14,21 @@ from ...agent.watch import WatchQueue
 from ...clone.aio import AsyncClone
 from ...core.events import Changed
 
-# So few changes are cheaper one by one.
+# At most this many keys are added or removed one by one, which is then cheaper than a pass over all keys.
 FEW = 64
-# This many changes are taken in within a turn of the loop: 1 ms.
+# At most this many changes are taken in within one turn of the loop, which takes 1 ms.
 SLICE = 4096
 # A page waits at most this long for the writes of its own gateway.
 CAUGHT_UP_S = 1.0
 
 
 class KeysInOrder:
-    """The sorted keys of one Clone; only its loop may call `page`."""
+    """The sorted keys of one Clone; only the event loop of the Clone may call `page`."""
 
     def __init__(self, clone: AsyncClone) -> None:
         self._watch = clone.watch("", "snapshot", conflate=True)
         self._queue: WatchQueue = self._watch.queue
-        # `follow` looks at the queue when it needs the changes. A wake-up of the loop for each change would be wasted.
+        # `follow` polls the queue when it needs the changes, so no change has to wake the loop.
         self._queue.on_offer = None
         self._keys: list[str] = []
         self._there: set[str] = set()

@@ -1,10 +1,10 @@
 """The mounts of a gateway: for each pair of servers its copy, its writes, the order of its keys, and its servers.
 
-    of_key, of_topic, of_rows --> the one mount that has it; rows of two mounts are refused with both names
+    of_key, of_topic, of_rows --> the one mount of a key, a topic or rows; rows of two mounts raise `Problem`
     touched                   --> the mounts that have keys of a prefix, and the part of the prefix in each
     page                      --> sorted keys over the edges of mounts
 
-A gateway of one pair has one mount, whose prefix is "". Then nothing is looked up.
+A gateway of one pair has one mount, whose prefix is "". Such a gateway looks no mount up.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from .pair_view import PairView
 from .rows import BatchRows
 from .writes import MARKERS, Writes
 
-# Pages of topics and versions that are read at once of one pair. Each has a thread and a socket.
+# At most this many pages of messages and lists of versions are read from one pair at once. Each has a thread and a
+# socket.
 READING_MAX = 16
-# Threads for questions to pairs: those that asyncio has by itself on four cores, and more for each mount that is away.
+# Threads for questions to pairs: as many as asyncio has by default on four cores, and some more for each mount, as a
+# pair that is away blocks threads.
 THREADS, THREADS_A_MOUNT = 8, 4
 
 
 class GatewayMount:
-    """The part of a gateway that is of one pair."""
+    """The part of a gateway that belongs to one pair."""
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class GatewayMount:
         nested: tuple[str, ...],
         most: Callable[[State], int] | None = None,
     ) -> None:
-        """Begin to follow a pair. `most` returns how many writes may wait for it while its copy is in a state."""
+        """Begin to follow a pair. `most` returns, for a state of the copy, how many writes may wait for the pair."""
         # The prefix is "" if there is one pair. `servers` may be a client file, which has the keys of the servers.
         self.prefix, self.servers, self.subtrees = prefix, servers, tuple(subtrees)
         self._named = prefix and positions.named(prefix, 0).removesuffix(describe(0))
@@ -97,7 +99,7 @@ class GatewayMounts:
     """The mounts of one gateway, by prefix, in the order of the table."""
 
     def __init__(self, servers: Sequence[str] | Mounts, subtrees: Sequence[str], requests: int) -> None:
-        """Begin to follow the pairs. The loop has to run. `requests` is the bound of requests that wait."""
+        """Begin to follow the pairs; the event loop has to run. `requests` is the bound of all requests that wait."""
         self._table = servers if isinstance(servers, Mounts) else None
         self._made: dict[str, GatewayMount] = {}
         if isinstance(servers, Mounts):
@@ -113,15 +115,15 @@ class GatewayMounts:
         else:
             self._made[""] = GatewayMount("", servers, subtrees, ())
         only = next(iter(self._made.values())) if self._table is None else None
-        # The mount that has a key, or None. A gateway of one pair looks nothing up.
+        # `find` returns the mount that has a key, or None. For one pair it always returns the only mount.
         self.find: Callable[[str], GatewayMount | None] = self._find if only is None else lambda key: only
         self._only = only
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Close all of them at the end, at the same time."""
+        """Find out how the servers are reached; at the end, close all mounts at the same time."""
         if self._table is not None:
-            # A question to a pair that is away holds up a thread, and not the questions to the others.
+            # A question to a pair that is away blocks a thread. Enough threads are left for questions to other pairs.
             threads = ThreadPoolExecutor(THREADS + THREADS_A_MOUNT * len(self._made))
             asyncio.get_running_loop().set_default_executor(threads)
         try:
@@ -165,7 +167,7 @@ class GatewayMounts:
         return self._made[mount]
 
     def of_prefix(self, prefix: str | None) -> GatewayMount:
-        """Return the mount with this prefix, or the only pair for None; raise `Problem` with the mounts there are."""
+        """Return the mount with this prefix, or the only mount; else raise a `Problem` that names all mounts."""
         if self._only is not None:
             return self._only
         if (found := self._made.get(prefix or "")) is not None:
@@ -174,7 +176,7 @@ class GatewayMounts:
         raise Problem(400, "bad-query", f"mount: {named}; a WebSocket is of one mount: ?mount= with one of {known}")
 
     def of_rows(self, rows: BatchRows) -> GatewayMount:
-        """Return the one mount of all keys and topics of a write; raise `Problem` with two of them if there are more.
+        """Return the one mount of all keys and topics of a write; raise `Problem` if they belong to several mounts.
 
         Raise `BadKey` for a key that no mount has.
         """
@@ -245,16 +247,16 @@ class GatewayMounts:
 
     @property
     def staleness_s(self) -> float:
-        """The largest of the mounts: for how long a copy has not been known to be current."""
+        """The largest staleness of the mounts: for how many seconds a copy has not been known to be current."""
         return max(each.clone.staleness_s for each in self)
 
     @property
     def lag_s(self) -> float:
-        """The largest of the mounts: how old the last message was when it came."""
+        """The largest lag of the mounts: how many seconds old the last message was when it came."""
         return max(each.clone.lag_s for each in self)
 
     def describe(self) -> str:
-        """Return the state and the servers of each pair that is not in sync, or of all pairs."""
+        """Return the state and the servers of each pair that is not in sync, or of all pairs if all are in sync."""
         late = [each for each in self if each.clone.state is not State.SYNCED]
         return "; ".join(each.what(each.clone.describe()) for each in late or self)
 
@@ -265,9 +267,9 @@ def position_of(mounts: Iterable[GatewayMount]) -> str:
 
 
 def _held(table: Mounts, subtrees: Sequence[str]) -> dict[str, list[str]]:
-    """Return the subtrees to hold of each mount. A mount that only a topic needs holds none.
+    """Return, for each mount that is served, the subtrees that its copy holds: none if only topics need the mount.
 
-    A subtree of topics is no subtree of keys: the table says which mount has a topic.
+    A subtree of topics has no keys; the table says which mount has a topic.
     """
     of_topics = [each for each in subtrees if each.startswith(TOPICS)]
     of_keys = [each for each in subtrees if each not in of_topics]

@@ -1,4 +1,7 @@
-"""The pair view: the last answers of the servers of a pair, asked for at most twice a second; and the hand-over."""
+"""The pair view: the last answers of the servers of a pair, and the hand-over.
+
+The servers are asked at most twice a second.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ from ..problems import Problem
 
 # A server that takes longer to answer is shown as unreachable.
 ASK_S = 0.8
-# A page waits longer between two looks, so it never sees the answer of its last look.
+# Answers are kept for this many seconds. The console asks less often, so each time it gets new answers.
 KEEP_S = 0.5
 # A hand-over may take this long; the servers are asked for their state after each pause of LOOK_S.
 HAND_OVER_S, LOOK_S = 5.0, 0.05
 TOLD, TURNS, ROOM = (names(of, gateway=True) for of in ("", "turns", "room"))
 REPLICA, REPLICAS = (names(of, gateway=True) for of in ("replica", "replicas[]"))
-# Facts that have paths of their own.
+# Facts that /v1/pair leaves out, as they have paths of their own.
 APART = ("epochs", "groups")
 
 
@@ -73,7 +76,7 @@ class PairView:
         return self._clients
 
     async def access(self) -> Mapping[str, Answer]:
-        """Return the rules as each server tells them; nothing after `close`."""
+        """Return the answer of each server to a question for the rules; an empty map after `close`."""
         async with self._lock:
             return {} if self._closed else await asyncio.to_thread(self._admin.ask_all, "access")
 
@@ -87,7 +90,7 @@ class PairView:
         admin, began = self._admin, time.monotonic()
         patience, admin.timeout_s = admin.timeout_s, HAND_OVER_S
         try:
-            # The command is sent once, as a second one would undo the first.
+            # The command is sent only once, as a second hand-over would undo the first.
             number = describe(admin.ask(server, "switch").number)
         except Refused as error:
             raise _not_handed_over(error) from None
@@ -114,7 +117,7 @@ class PairView:
 
 
 def _active(servers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return what the active server of the pair told; an empty map if none is active. A replica is none."""
+    """Return the facts of the active server of the pair, or an empty map. A replica that serves does not count."""
     return next((each for each in servers if each["state"] == "active" and each.get("role") != "replica"), {})
 
 

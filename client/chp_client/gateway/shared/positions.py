@@ -1,8 +1,8 @@
-"""Positions: how far copies are, as text. It is the number of a pair, or the number of each mount by its prefix.
+"""Positions: texts that say how far copies are. A position has the number of a pair, or the number of each mount.
 
     1.42                     of a gateway of one pair
-    /rates/=2.7              of a gateway of several pairs, which names the mount too
-    /=1.42 /rates/=2.7       the same, over two mounts
+    /rates/=2.7              of a gateway of several pairs: one mount and its number
+    /=1.42 /rates/=2.7       of a gateway of several pairs: two mounts and their numbers
 
 Prefixes are percent-encoded, so that no blank and no equals sign lies within one. Pure.
 """
@@ -31,8 +31,8 @@ def text_of(numbers: Iterable[tuple[str, int]]) -> str:
 def read(text: str, prefixes: Sequence[str]) -> Position | None:
     """Return the number of each of these mounts; None if the position is of other mounts.
 
-    A number without a prefix is that of the only mount. Raise `BadInput` for a text that is no position, and for such
-    a number if there are several mounts.
+    A number without a prefix is that of the only mount. Raise `BadInput` for a text that is no position, and for a
+    number without a prefix if there are several mounts.
     """
     if "=" not in text or list(prefixes) == [""]:
         number = Revision(text)

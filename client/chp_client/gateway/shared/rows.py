@@ -1,6 +1,6 @@
-"""Rows: many sets and deletes in one record. Every write of the gateway is made of them.
+"""Rows: many sets and deletes in one record. Every write of the gateway consists of rows.
 
-A row of POST /v1/batch is a map, which is a line of NDJSON or an item of a msgpack array:
+A row of POST /v1/batch is a map: a line of NDJSON, or an item of a msgpack array. A map has these members:
 
     {"set": key, "value": text}      "base64" in place of "value" for bytes; in msgpack "value" may be bytes itself
     {"delete": key}
@@ -33,12 +33,12 @@ from ..slices import SLICE_BYTES, SLICE_ROWS, Steps, blocks, document
 NDJSON, MSGPACK = "application/x-ndjson", ("application/msgpack", "application/vnd.msgpack", "application/x-msgpack")
 # The subtree of keys that gateways keep for themselves.
 RESERVED = "/.gateway/"
-# One more row is left for an Idempotency-Key.
+# A request has at most this many rows. One more row is left for the marker of an Idempotency-Key.
 ROWS_MAX = DEFAULT.batch_items_max - 1
-# Keys and values of this many bytes travel as one batch.
+# The keys and values of one batch have at most this many bytes.
 BYTES_MAX = DEFAULT.batch_bytes_max - (65_536 * 2)
 VALUE_MAX = DEFAULT.value_bytes_max
-# Values in one row. There is room for unknown members, which the answer names.
+# A row has at most this many values. Unknown members fit too, so that the error can name one.
 THINGS = 16
 MEMBERS = frozenset({"set", "delete", "value", "base64", "ttl", "if"})
 
@@ -55,7 +55,7 @@ class BatchRows:
         self.conditions: tuple[list[int], list[int]] = ([], [])
         # Columns of topics and groups, which travel in the same record.
         self.extras: dict[str, Any] = {}
-        # The topics of these columns, and the keys that they name. One mount has to have all of them.
+        # The topics and the keys that these columns name. One mount has to have all topics and keys of the rows.
         self.topics: list[str] = []
         self.related: list[str] = []
         self.bytes = 0
@@ -98,16 +98,16 @@ class BatchRows:
         return True
 
     def check_bytes(self) -> None:
-        """Raise `Problem` if there are more bytes than travel as one batch."""
+        """Raise `Problem` if there are more bytes than one batch may have."""
         if self.bytes > BYTES_MAX:
             raise Problem(413, "too-large", f"keys and values have more than {BYTES_MAX} bytes; send them in parts")
 
     def room_for(self, keys: int, size: int) -> bool:
-        """Return True if so many more keys, of so many bytes, travel in the same batch."""
+        """Return True if this many more keys, with `size` bytes in all, fit into the same batch."""
         return len(self.keys) + keys <= ROWS_MAX and self.bytes + size <= BYTES_MAX
 
     def extend(self, more: BatchRows) -> None:
-        """Append other rows, which have no conditions: a condition decides about a batch as a whole."""
+        """Append other rows. They must have no conditions, as a condition would decide about the whole batch."""
         first = len(self.keys)
         self.keys += more.keys
         self.values += more.values
@@ -218,7 +218,7 @@ def _each_line(block: bytes, one: Callable[[Any, int], None], i: int) -> Steps[i
 def _plain_lines(block: bytes) -> list[Any]:
     """Parse all lines as one array; return no rows if a line does not begin and end with a brace.
 
-    A row can then have a line end within only in an array of maps, and the callers take no such array.
+    Then only a row with an array of maps can have a line end inside, and the callers refuse such a row.
     """
     text = block.removesuffix(b"\n")
     ends = text.count(b"\n")
@@ -232,7 +232,7 @@ def _plain_lines(block: bytes) -> list[Any]:
 
 
 def _unpacked(body: bytes, rows: BatchRows) -> Steps[None]:
-    """Read an array of rows in msgpack. Its header tells their number before the first row."""
+    """Read an array of rows in msgpack. The header of the array tells the number of rows before the first is read."""
     count, begin = _array_header(body)
     if count > len(body):
         raise _not_packed("it ends before its rows do")
@@ -267,7 +267,7 @@ def _array_header(body: bytes) -> tuple[int, int]:
 
 
 def _row_reader(body: bytes) -> msgpack.Unpacker:
-    """Return a reader of rows. Only a row may hold other values."""
+    """Return a reader of rows, which refuses a row with an array or a map inside."""
     reader = msgpack.Unpacker(
         max_buffer_size=max(len(body), 1),
         max_str_len=TEXT_BYTES_MAX,

@@ -2,14 +2,15 @@
 
     no condition, no Idempotency-Key  --> writes that come while two batches are under way travel as the next batch
     any other write, or a large one   --> a batch of its own: all of it is done, or nothing
-    a key that is under way           --> the next write of the key waits until that one is answered
+    a key that is under way           --> the next write of the key waits until the write under way is answered
 
-So a revision belongs to one write alone. Two PUTs of one key in one record would get the same ETag, and the first
-writer could overwrite the value of the second one with it.
+So no two writes of one key get the same revision. Two PUTs of one key in one record would get the same ETag, and with
+that ETag the first writer could overwrite the value of the second writer.
 
-A write with an Idempotency-Key also sets a marker, a key of the gateways' own, in the same record and only if it is
-absent. The same request at any gateway, after any failover, is then refused by the pair if it was done. The marker has
-the revision of the write, so the first answer can be given again. A refused write leaves no marker.
+A write with an Idempotency-Key also sets a marker, a key that belongs to the gateways. The marker is set in the same
+record, on condition that it is absent. If the same request comes again, to any gateway and after any failover, the pair
+refuses it if it was done. The marker has the revision of the write, so the first answer can be given again. A refused
+write leaves no marker.
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ from ..slices import SLICE_BYTES
 from .rows import RESERVED, BatchRows
 
 log = logging.getLogger("chp_client")
-# A failover takes about a second, and on a busy machine several.
+# A write waits at most this many seconds for its answer. A failover takes about a second, or several on a busy machine.
 ACK_S = 10.0
-# One batch travels while the servers do the other one.
+# While this many batches are under way, further writes are gathered. One batch travels while the servers do the other.
 UNDER_WAY = 2
-# A larger row travels alone, as others would wait for it.
+# A write of more bytes than this is a batch of its own, as other writes would wait for it.
 TOGETHER_BYTES = 1 << 20
 MARKERS = RESERVED + "once/"
-# A client that has not asked again within a day does not ask again.
+# A marker is remembered for a day. A client that repeats a request does so within a day.
 REMEMBERED_MS = 86_400_000
 IDEMPOTENCY_KEY_MAX = 255
-# A copy gets the marker that the pair refused a write for within this time.
+# If the pair refused a write because of its marker, the gateway waits this many seconds until its copy has the marker.
 SHOWN_S = 5.0
 
 
 class WriteResult(NamedTuple):
-    """The result of a write; `durability` is "" and `again` True for an answer that is given again."""
+    """The result of a write. If the write was done before, `again` is True and `durability` is ""."""
 
     revision: Revision
     durability: str
@@ -71,7 +72,7 @@ class Marker(NamedTuple):
 
 
 class _Batch:
-    """Rows that travel together, the plain keys among them that are released with the answer, and its writers."""
+    """The rows that travel together, the keys to release with the answer, and the callbacks of the writers."""
 
     def __init__(self, rows: BatchRows) -> None:
         self.rows = rows
@@ -80,7 +81,7 @@ class _Batch:
 
 
 class Writes:
-    """The writes of one Clone. Only its loop may use them."""
+    """The writes of one Clone. Only the event loop of the Clone may use this object."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class Writes:
         self._waiting: set[asyncio.Task[None]] = set()
 
     def begin(self, key: str, value: bytes, answered: Answered) -> bool:
-        """Begin a plain set; return False if another write has the key, or if it is too large to travel with others."""
+        """Begin a plain set; return False if another write has the key, the set is large, or too many writes wait."""
         size = len(key) + len(value)
         if key in self._held or size > TOGETHER_BYTES or self._is_full():
             return False
@@ -122,7 +123,7 @@ class Writes:
         return True
 
     async def write(self, rows: BatchRows, marker: Marker | None = None) -> WriteResult:
-        """Do all of it or nothing, once for each marker; raise the errors of `AsyncClone.set`."""
+        """Write all rows or none, and only once for each marker; raise the errors of `AsyncClone.set`."""
         if marker is not None:
             rows.append(marker.key, marker.digest, REMEMBERED_MS, 0)
         try:
@@ -172,7 +173,7 @@ class Writes:
             self._release(keys if len(keys) == 1 else set(keys))
 
     async def _check_same(self, marker: Marker) -> None:
-        """Raise `Problem` if the marker is of another request."""
+        """Raise `Problem` if the marker in the copy was set by another request."""
         until = self._loop.time() + SHOWN_S
         while (found := self._clone.get(marker.key)) is None:
             if self._loop.time() > until:
@@ -182,7 +183,7 @@ class Writes:
             text = "another request had this Idempotency-Key, and was done; use a new key for a new request"
             raise Problem(422, "idempotency-key", text)
 
-    # -- keys in one hand
+    # -- one write at a time for each key
 
     async def _wait_for(self, keys: list[str]) -> None:
         try:
@@ -227,7 +228,7 @@ class Writes:
     # -- batches
 
     def _gathering(self, keys: int, size: int) -> _Batch:
-        """Return the next batch, with room for so many more keys of so many bytes."""
+        """Return the next batch, which has room for this many more keys with `size` bytes in all."""
         if self._next is not None and not self._next.rows.room_for(keys, size):
             self._flush()
         if self._next is None:
@@ -280,7 +281,7 @@ class Writes:
             self._tell(batch, done)
 
     def _settle(self, batch: _Batch, ticket: Ticket) -> None:
-        """Tell the answer of a ticket, or that it is overdue."""
+        """Tell the writers the answer of a ticket, or that the answer is overdue."""
         alarm = self._alarms.pop(ticket, None)
         if alarm is None:
             return
@@ -294,7 +295,7 @@ class Writes:
 
     def _tell(self, batch: _Batch, done: Ack | Exception) -> None:
         """Tell each writer the answer; a callback that fails does not stop the others."""
-        # The plain sets of `begin` end here.
+        # The sets of `begin` are no longer pending, and their keys are free. `write` does this for its own rows.
         self._pending -= len(batch.keys)
         self._release(batch.keys)
         result: WriteResult | Exception
@@ -338,8 +339,8 @@ async def marker_of(request: Request, user: str, body: bytes) -> Marker | None:
     if len(body) <= SLICE_BYTES:
         about.update(body)
     else:
-        # The hash of 16 MiB takes 50 ms, and a thread computes it without Python's lock.
+        # The hash of 16 MiB takes 50 ms. A thread computes the hash without Python's lock, so the loop goes on.
         await asyncio.to_thread(about.update, body)
-    # Each user has its own names.
+    # The user is part of the marker's name, so two users may use the same Idempotency-Key.
     owned = f"{user} {name}" if user else name
     return Marker(MARKERS + sha256(owned.encode()).hexdigest(), about.hexdigest().encode())

@@ -1,11 +1,11 @@
-"""How much a stream takes at once: at most so many rows and bytes, and at least so many rows, or what a delay brings.
+"""The limits of a stream's micro-batches: a maximum of rows and of bytes, and a minimum of rows to wait for.
 
     maxOffsetsPerTrigger   rows; a batch of changes ends with a whole record
     maxRowsPerTrigger      rows; a record that has more is cut
     maxBytesPerTrigger     bytes of keys and values; one row at least
     minRowsPerTrigger      a batch waits until there are so many rows, or for maxTriggerDelay seconds
 
-The limits hold for each trigger but `once`, which takes all. `availableNow` waits for nothing.
+The limits hold for each trigger except `once`, which takes everything. With `availableNow` no batch waits for rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from typing import Any
 
 from ..spark_api import ADMISSION, ReadAllAvailable, ReadLimit, ReadMaxRows, left_out
 
-# Spark wants a number of rows where there are only other limits.
+# Spark gets this number of rows as the limit if the options limit only something else.
 NO_BOUND = (1 << 63) - 1
 NAMES = ("maxOffsetsPerTrigger", "maxRowsPerTrigger", "maxBytesPerTrigger", "minRowsPerTrigger")
 
@@ -36,7 +36,7 @@ class Admission:
 
     @property
     def read_limit(self) -> Any:
-        """The limit that Spark is told; it comes back with each question, unless a trigger takes all."""
+        """The limit for Spark. Spark passes it back to each `latestOffset`, unless the trigger takes everything."""
         most = [each for each in (self.offsets, self.rows) if each is not None]
         if most or self.bytes is not None or self._least is not None:
             return ReadMaxRows(min(most, default=NO_BOUND))
@@ -47,7 +47,7 @@ class Admission:
         return isinstance(limit, ReadMaxRows)
 
     def waits(self, there: int) -> bool:
-        """Return True if a batch waits for more rows than `there` are."""
+        """Return True if the next batch has to wait for more rows; `there` is the number of rows so far."""
         if self._least is None:
             return False
         if there < self._least and self._clock() - self._last < self._delay_s:

@@ -1,12 +1,12 @@
-"""The changes that the servers retain: their two ends, by number or by time, and the reader of them.
+"""The reader of the changes that the servers retain, between two ends that are numbers or times.
 
     spark.read.format("chp").option("startingOffsets", "earliest")                         all that are retained
     .option("startingOffsets", "1.42").option("endingRevision", "1.99")                    after one, up to another
     .option("startingTimestamp", "2026-01-05").option("endingTimestamp", "2026-01-06")     of a day
 
 A batch read of changes is one task, because their order matters. Its end is fixed when it is planned, so a frame that
-is used twice has equal rows. A stream (stream.py) reads in this way from offset to offset. Changes that have gone
-meanwhile are `DataLoss`, unless the option failOnDataLoss says to go on with the rest.
+is used twice has equal rows. A stream (stream.py) reads in this way from offset to offset. Changes that the servers no
+longer retain are a `DataLoss` error, unless the option failOnDataLoss says to go on with the rest.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ NOT_RETAINED = "are not retained any more, or are of a history that another serv
 
 
 class DataLoss(ReadFailed):
-    """Changes or messages that the query has not seen are not there any more."""
+    """The error for changes or messages that the servers no longer have, and that the query has not seen."""
 
 
 class ChangePosition(NamedTuple):
-    """A number, and the server that opened its epoch; b"" for the number 0, and for an unknown server."""
+    """A number, and the server that opened its epoch. `opener` is b"" for the number 0 and an unknown server."""
 
     number: int
     opener: bytes = b""
@@ -85,10 +85,10 @@ def proof_of(place: ChangePosition, store: str) -> dict[str, Any]:
 
 
 class Edge(NamedTuple):
-    """The edge of a stream's batch: a position between two records, and the rows taken of the record behind it.
+    """The edge of a stream's batch: a position between two records, and the number of rows taken of the next record.
 
-    `row` counts the rows of that record in the stream's subtree. `record` is the position at the record's end; both
-    are given only where a batch cuts a record.
+    `row` counts only rows in the stream's subtree. `record` is the position at the end of that next record. Both are
+    given only if the batch cuts the record.
     """
 
     place: ChangePosition
@@ -114,7 +114,7 @@ def edge_of(offset: Offset) -> Edge:
 
 
 class RetainedChanges(InputPartition):
-    """The changes of a store from one edge to another; of several tasks, those of a part of the keys."""
+    """The changes that a task reads: from one edge to another. With several tasks, each has a part of the keys."""
 
     def __init__(self, after: Edge, until: Edge, store: str, part: int = 0, parts: int = 1) -> None:
         self.after, self.until, self.store, self.part, self.parts = after, until, store, part, parts
@@ -135,12 +135,15 @@ class Retained:
         return self._port
 
     def probe(self, after: ChangePosition = START, most: int = 0, store: str = "", at: int = 0) -> Facts:
-        """Return how far the changes after a position reach (SPEC.md, section 17.4)."""
+        """Return how far the changes after a position reach (SPEC.md, section 17.4).
+
+        `most` bounds the numbers after the position; 0 means no bound. `at` is a time in ms at which the changes end.
+        """
         meant = {"from": after.number, "feed": True, "probe": most, **proof_of(after, store)}
         return self.port.ask(self._options["subtree"], **meant, **({"at": at} if at else {}))
 
     def lost(self, what: str, facts: Facts) -> ChangePosition:
-        """Warn, and return where to go on; raise `DataLoss` unless the option allows that."""
+        """Log a warning, and return the position to go on from. Raise `DataLoss` if failOnDataLoss is true."""
         if self._options["failOnDataLoss"]:
             raise DataLoss(
                 f"{what}. Start with a new checkpoint (startingOffsets=snapshot loses nothing still held), or go on "
@@ -151,7 +154,7 @@ class Retained:
         return oldest(facts)
 
     def before(self, name: str) -> tuple[ChangePosition, Facts]:
-        """Return the position before the first change that is not older than the option `name`."""
+        """Return the position before the first change at or after the time in the option `name`, and the facts."""
         moment: dt.datetime = self._options[name]
         ms = round(moment.timestamp() * 1000)
         if ms > time.time() * 1000:
@@ -163,7 +166,7 @@ class Retained:
         return reached(facts), facts
 
     def read(self, port: QuestionPort, wanted: RetainedChanges) -> Iterator[Updates]:
-        """Yield the changes of a partition; leave out those that have gone, if the option allows that."""
+        """Yield the changes of a partition. If failOnDataLoss is false, leave out changes that are not retained."""
         subtree, until = self._options["subtree"], wanted.until.reach
         try:
             yield from _chosen(read_changes(port, subtree, wanted.after.place, until, wanted.store), wanted)
@@ -174,7 +177,7 @@ class Retained:
                 yield from _chosen(rest, wanted)
 
     def _oldest(self, refused: Refused, wanted: RetainedChanges) -> int:
-        """Return where to go on if some changes are gone; raise `DataLoss` unless the option allows that."""
+        """Return the number to go on from if some changes are lost. Raise `DataLoss` if failOnDataLoss is true."""
         what = f"the changes after {describe(wanted.after.place.number)}"
         if refused.code == "store":
             said = f"{what} are of the store {wanted.store}, and the servers hold {refused.detail.hex()}"
@@ -196,7 +199,7 @@ class Retained:
 
 @errors_first
 class ChangesReader(DataSourceReader):
-    """The reader of `spark.read.format("chp")` with a start: of the changes from there to now, or to a given end."""
+    """The reader of `spark.read.format("chp")` with a start. It reads the changes from there to now, or to an end."""
 
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self._options = options
@@ -211,7 +214,7 @@ class ChangesReader(DataSourceReader):
             until = self._end(there, facts)
         finally:
             there.close()
-        # There is always one task: Spark 4.3 gives a read without tasks one with a partition of None.
+        # Plan a task even without changes: Spark 4.3 runs a read without tasks as one task, whose partition is None.
         return [RetainedChanges(Edge(after), Edge(until), facts["store"].hex())]
 
     def _start(self, there: Retained) -> tuple[ChangePosition, Facts]:
@@ -258,7 +261,7 @@ class ChangesReader(DataSourceReader):
 def read_changes(
     port: QuestionPort, subtree: str, after: ChangePosition, until: ChangePosition, store: str
 ) -> Iterator[Updates]:
-    """Yield the updates of the records after one position up to another; those of one record have its revision."""
+    """Yield the updates of the records after one position up to another. An update has the revision of its record."""
     for _, updates in read_parts(port, subtree, after, until, store):
         yield from updates
 
@@ -280,8 +283,8 @@ def sizes_of(
 def read_parts(
     port: QuestionPort, subtree: str, after: ChangePosition, until: ChangePosition, store: str
 ) -> Iterator[tuple[Batch, list[Updates]]]:
-    """Yield the head of each record, or part of a record, and its updates, which have the record's revision."""
-    # Each part of a record is passed on as it comes, with the record's revision.
+    """Yield each record, or each part of a long one: its head, and its updates with the revision of the record."""
+    # `parts` only tells the revision of a part's record. Each part is passed on as it comes.
     parts = Parts()
     progress = Progress(f"changes after {describe(after.number)}", "changes read")
     meant = {"from": after.number, "until": until.number, "store": bytes.fromhex(store), **proof_of(after, store)}
@@ -314,7 +317,7 @@ def _updates(segment: list[Any], revision: int, wall_ms: int) -> Updates:
 
 
 def _chosen(found: Iterator[Updates], wanted: RetainedChanges) -> Iterator[Updates]:
-    """Yield the updates between the two edges, and of several tasks those of this one's keys."""
+    """Yield the updates between the two edges. With several tasks, yield only the updates of this task's keys."""
     after, until, skipped, taken = wanted.after, wanted.until, 0, 0
     for updates in found:
         rows = len(updates.keys)
@@ -332,5 +335,5 @@ def _chosen(found: Iterator[Updates], wanted: RetainedChanges) -> Iterator[Updat
 
 
 def part_of(key: str, parts: int) -> int:
-    """Return the task of a key: all changes of a key are in one task, in their order."""
+    """Return the number of the task that reads a key. One task reads all changes of a key, in their order."""
     return crc32(key.encode()) % parts

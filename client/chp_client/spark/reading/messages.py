@@ -1,4 +1,4 @@
-"""The readers of a topic, at once or as a stream: of messages from offset to offset, by any number of tasks.
+"""The readers of a topic, as a batch or as a stream. Any number of tasks read the messages between two offsets.
 
     spark.read.format("chp").option("topic", "orders")                    all that is kept
     .option("startingOffsets", "17").option("endingOffsets", "4711")      from one up to another, which is left out
@@ -6,9 +6,9 @@
 
     offset   {"topic": "orders", "offset": 4711, "made": "9f...e0.1"}     of the next message
 
-Offsets are dense, so the two ends of a batch tell its number of messages, and a trigger takes exactly as many as it is
-told. `made` tells a topic from another one that was made under its name. Messages that are no longer kept, or never
-were in this topic, are `DataLoss`, unless the option failOnDataLoss says to go on with the rest.
+Offsets are dense, so the two ends of a batch tell its number of messages, and a limit of messages holds exactly. `made`
+tells a topic from another topic that was made under the same name. Messages that are no longer kept, or never were in
+this topic, are a `DataLoss` error, unless the option failOnDataLoss says to go on with the rest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OffsetRange(InputPartition):
 
 
 class Source:
-    """A topic for one reader's options, beside the driver and in its tasks."""
+    """The topic of one reader, as its options say. The driver and the tasks use it."""
 
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self.options, self.name = options, str(options["topic"])
@@ -70,14 +70,14 @@ class Source:
                 raise NoSuchTopic(said, "topic", self.name, refused.server) from None
 
     def start(self, facts: dict[str, Any]) -> int:
-        """Return the offset that the option startingOffsets means; without it the oldest message kept."""
+        """Return the offset of the first message to read, by startingOffsets; by default the oldest kept."""
         start = self.options["startingOffsets"]
         if type(start) is int:
             return self.kept(start, facts) if start <= facts["next"] else self._beyond("startingOffsets", start, facts)
         return int(facts["first" if (start or "earliest") == "earliest" else "next"])
 
     def end(self, facts: dict[str, Any]) -> int:
-        """Return the offset that the option endingOffsets means."""
+        """Return the offset at which the read ends, by endingOffsets. The default is the end of the topic."""
         end = self.options["endingOffsets"]
         if end is None:
             return int(facts["next"])
@@ -88,14 +88,14 @@ class Source:
         raise BadOption(f"{said} {facts['next']}")
 
     def kept(self, offset: int, facts: dict[str, Any]) -> int:
-        """Return the offset, or the first one that is kept."""
+        """Return the offset if its message is kept. Else report the loss, and return the first offset that is kept."""
         if offset >= facts["first"]:
             return offset
         self.lost(f"the messages {offset} to {facts['first'] - 1} of topic {self.name} are kept no more")
         return int(facts["first"])
 
     def lost(self, what: str) -> None:
-        """Warn; raise `DataLoss` unless the option allows that."""
+        """Log a warning about lost messages. Raise `DataLoss` if failOnDataLoss is true."""
         if self.options["failOnDataLoss"]:
             raise DataLoss(
                 f"{what}. Start with a new checkpoint, or go on with what there is: failOnDataLoss=false. How much a "
@@ -104,7 +104,7 @@ class Source:
         log.warning("%s; going on with what there is", what)
 
     def fitting(self, first: int, end: int, most: int) -> int:
-        """Return the end of the messages from `first` on that have at most so many bytes; one message at least."""
+        """Return the end of the messages from `first` on that have `most` bytes or fewer; take at least one message."""
         at, size = first, 0
         with closing(self._batches(OffsetRange(first, end))) as found:
             for batch in found:
@@ -117,7 +117,7 @@ class Source:
         return max(at, min(end, first + 1))
 
     def move_group(self, offset: int) -> None:
-        """Have the query's group begin at an offset; make the group if it is not there."""
+        """Move the query's group to an offset. Make the group if it does not exist."""
         group, timeout_s = str(self.options["group"]), self.options["timeout"]
         writer = staging.writer_of(self.options["servers"])
 
@@ -132,7 +132,7 @@ class Source:
             put()
 
     def ranges(self, first: int, end: int) -> list[InputPartition]:
-        """Return even ranges, by the option partitions; at least one."""
+        """Return even ranges of offsets for the tasks, as many as the option partitions says; at least one."""
         wanted = self.options["partitions"] or min(TASKS_MAX, -(-(end - first) // MESSAGES_A_TASK))
         tasks = max(1, min(wanted, end - first))
         edges = [first + (end - first) * i // tasks for i in range(tasks + 1)]
@@ -191,7 +191,7 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._source = Source(options, schema)
         self._admission = Admission(options)
         self._ceiling: int | None = None
-        # Where the query's group is.
+        # The offset to which this reader has moved the query's group; -1 before the first move.
         self._moved = -1
         self._lag: Offset | None = None
 
@@ -212,12 +212,12 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._admission.read_limit
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
-        """Return the end of the next batch; before Spark 4.2, which tells no start, that is the topic's end."""
+        """Return the end of the next batch. Spark before 4.2 passes no start, and the end is the topic's end."""
         facts = self._source.facts()
         if start is None:
             return self._offset(facts["next"], facts)
         first, end = self._start(start, facts), int(facts["next"])
-        # Spark plans a batch when the one before it is done, also the last one of the trigger availableNow.
+        # Spark calls this when the batch before `start` is done, also after the last batch of the trigger availableNow.
         self._follow(first)
         if self._ceiling is not None:
             end = max(first, min(end, self._ceiling))
@@ -227,7 +227,7 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(end, facts)
 
     def _limited(self, first: int, end: int) -> int:
-        """Return the end of a batch of the messages from `first` on, of which those before `end` are there."""
+        """Return the end of a batch that begins at `first`, by the limits. The topic has messages up to `end`."""
         admission = self._admission
         if self._ceiling is None and admission.waits(end - first):
             return first
@@ -235,7 +235,7 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end if admission.bytes is None else self._source.fitting(first, end, admission.bytes)
 
     def _start(self, start: Offset, facts: dict[str, Any]) -> int:
-        """Return the first message of the batch after an offset."""
+        """Return the offset of the first message after a checkpoint's offset. Report lost messages."""
         name = self._source.name
         if "topic" not in start:
             raise BadOption(f"the checkpoint is of keys, and the option topic is {name}; give each query its own")
@@ -251,19 +251,19 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._lag
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note the end of the topic; the batches go that far."""
+        """Remember the present end of the topic. The batches of this trigger end there."""
         self._ceiling = int(self._source.facts()["next"])
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Plan the tasks of a batch."""
         if not ADMISSION:
-            # Newer versions of Spark tell `latestOffset` the start, which reports what is lost.
+            # Report lost messages here. Newer versions of Spark pass the start to `latestOffset`, which reports them.
             self._start(start, self._source.facts())
         first = start["offset"] if start["made"] == end["made"] else 0
         return self._source.ranges(first, end["offset"]) if first < end["offset"] else []
 
     def commit(self, end: Offset) -> None:
-        """Move the query's group; without one the topic's own settings say what is kept."""
+        """Move the query's group, if it has one. Else only the topic's settings say which messages are kept."""
         self._follow(end["offset"])
 
     def _follow(self, offset: int) -> None:
@@ -275,7 +275,7 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._source.move_group(offset)
             self._moved = offset
         except ChpError as error:
-            # The query has its checkpoint. The next batch moves the group.
+            # The query does not need the group, because it has its checkpoint. The next batch moves the group.
             log.warning("group %s stays where it is: %s", group, error)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -3,16 +3,16 @@
     plan      the servers keep their present number                                            (SPEC.md, section 17)
     task i    reads part i of the image at that number, in chunks with credit, as columns from end to end
 
-A part has the keys of one remainder of their hashes, so each server gives the same rows for it. If the active goes away
-in the middle of a part, the task asks its successor for the part again, and leaves out the keys that it has.
+A part has the keys whose hashes leave one remainder, so each server gives equal rows for a part. If the active goes
+away in the middle of a part, the task asks the new active for the part again, and leaves out the keys that it has read.
 
 The servers keep a number for ten minutes after its last use, and for a minute after all parts were read. A data frame
 that is used later than that has to be made anew; `cache()` it if it is to last.
 
 Filters are left to Spark, unless the option pushDownPredicate says that a frame is used once. Spark 4.3 plans a Python
 source once for all uses of a data frame (or view), so the rows that one use filters out are missing in another. Then
-`f.where(a).union(f.where(b))` would have the rows of `b` twice, and a count after a filter those of the filter. The
-option `subtree` belongs to the frame, and always narrows a read.
+`f.where(a).union(f.where(b))` would have the rows of `b` twice, and a count of `f` after a filtered use would count
+only the rows of that filter. The option `subtree` belongs to the frame, and always narrows a read.
 """
 
 import logging
@@ -41,7 +41,8 @@ from ..worker import errors_first, has_answered, note_answer, settle
 log = logging.getLogger(__name__)
 KEYS_A_TASK, TASKS_MAX = 500_000, 64
 FIRST_S = 15.0
-# An active that was asked to hand over, or that is stopped, says nothing. Another server then has the rest.
+# If a server is silent for this long in the middle of an answer, another server is asked for the rest. An active that
+# was asked to hand over, or that is stopped, sends nothing more.
 SILENCE_S = 15.0
 
 
@@ -49,18 +50,18 @@ AGAIN = "load() the data frame again, or start the query again"
 
 
 class ReadFailed(ChpError):
-    """The servers no longer have what the query reads."""
+    """The error if the servers no longer have what the query reads."""
 
 
 class ImagePartition(InputPartition):
-    """A part of the image at a number: the store and the opener of the number's epoch tell which history it is of."""
+    """A part of the image at a number. `proof` tells its history by the store and the opener of its epoch."""
 
     def __init__(self, number: int, proof: list[bytes], prefix: str, part: int, parts: int) -> None:
         self.number, self.proof, self.prefix, self.part, self.parts = number, proof, prefix, part, parts
 
     @property
     def question(self) -> dict[str, Any]:
-        """The options of the question for it."""
+        """The options of the question for this part."""
         where = {"image": self.number, "proof": self.proof, "store": self.proof[0]}
         return {**where, "prefix": self.prefix, "part": self.part, "parts": self.parts}
 
@@ -73,14 +74,14 @@ class ReadPort(QuestionPort):
         self._named = servers
 
     def ask(self, subtree: str, **options: Any) -> dict[str, Any]:
-        """Return the facts of a REPLY."""
+        """Return the facts of a REPLY, and note that a server has answered."""
         facts = super().ask(subtree, **options)
         note_answer(self._named)
         return facts
 
 
 class PlacedPart(InputPartition):
-    """A part of the image of a place."""
+    """A part of an image, with the place whose servers have it."""
 
     def __init__(self, place: Place, piece: ImagePartition) -> None:
         self.place, self.piece = place, piece
@@ -95,10 +96,10 @@ def port_of(
 ) -> ReadPort:
     """Return the port to `servers`, or else to those that the options name for reading.
 
-    `silence_s` bounds a silence in the middle of an answer, if it is given.
+    `silence_s`, if given, bounds a silence in the middle of an answer.
 
-    The plan of a batch read waits no longer than `FIRST_S` for servers that have not answered in this session: they are
-    more likely the wrong ones, or not started, than in a failover.
+    With `plans`, the port waits at most `FIRST_S` for servers that have not answered in this session. Such servers are
+    more likely wrong or not started than in a failover.
     """
     servers, timeout_s = readers_of(options) if servers is None else servers, options["timeout"]
     if plans and not has_answered(servers):
@@ -107,7 +108,7 @@ def port_of(
 
 
 def plan_read(port: QuestionPort, subtree: str, prefix: str, partitions: int | None) -> list[ImagePartition]:
-    """Let the servers keep their present number; return the parts of the image at it."""
+    """Let the servers keep their present number. Return the parts of the image at that number."""
     try:
         facts = port.ask(subtree, image=0, prefix=prefix, **({} if partitions else {"count": True}))
     except Refused as refused:
@@ -124,8 +125,8 @@ def read_part(
 ) -> Iterator[Updates]:
     """Yield the updates of a part, chunk by chunk; if `packed`, with keys and values in Arrow's form.
 
-    If the server goes away in the middle, another one is asked for the part again for up to `timeout_s` at a time. The
-    keys that were yielded are left out then.
+    If the server goes away in the middle, ask another server for the part again, and leave out the keys that were
+    yielded. Raise `Interrupted` if `timeout_s` have passed without a new key.
     """
     seen, until = SeenKeys(), monotonic() + timeout_s
     while True:
@@ -145,7 +146,7 @@ def read_part(
 
 
 class SeenKeys:
-    """The keys of a part that were yielded, in the columns in which they came; they are only looked up if need be."""
+    """The keys of a part that were yielded, in the columns in which they came. `begin_again` makes them searchable."""
 
     def __init__(self) -> None:
         self._columns: list[Any] = []
@@ -208,13 +209,13 @@ class BatchReader(DataSourceReader):
         self._prefix: str = options["subtree"]
 
     def narrow(self, prefixes: list[str]) -> None:
-        """Read no more than the keys that begin with each of these prefixes."""
+        """Narrow the read to the keys that begin with all of these prefixes."""
         for prefix in prefixes:
             if prefix.startswith(self._prefix):
                 self._prefix = prefix
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks: one number for all of them, or with several mounts one of each."""
+        """Plan the tasks. All of them read at one number, or with several mounts at one number for each mount."""
         settle()
         found: list[InputPartition] = []
         for place in places_of(self._options, self._prefix):

@@ -1,4 +1,4 @@
-"""The reader of changes as a stream: of the servers' retained log, from offset to offset, equal in each run.
+"""The reader of changes as a stream. A batch is a part of the servers' retained log, and is equal in each run.
 
     offset   {"epoch": 1, "sequence": 4711, "store": "9f...", "opener": "3c..."}   all up to there has been delivered
              {..., "row": 1000, "record": {...}}    and 1000 rows of the next record, which ends at `record`
@@ -7,13 +7,13 @@
     task     one, or by the option `partitions` several. Each reads all changes of the batch, and keeps those of its
              keys, so that all changes of a key are in one task and in their order
 
-The store id in an offset shows a checkpoint of another store, where an equal number means something else. The opener of
-its epoch shows a checkpoint of a history that a split has ended. A task names its store and opener, so the new servers
-never answer for a batch that was planned before they replaced the old ones.
+The store id in an offset reveals a checkpoint of another store, in which an equal number means something else. The
+opener of the offset's epoch reveals a checkpoint of a history that a split has ended. A task sends its store and opener
+with its question. So servers that replaced the old ones never answer for a batch that was planned before.
 
-A query starts with "snapshot" unless an option says otherwise. Then its first batch has everything held, as sets, and
-the next ones have the changes after that number. If the first batch runs again, it leaves out the keys that changed
-meanwhile: they come with the changes.
+A query starts with "snapshot" unless an option says otherwise. Then its first batch has all keys of the subtree, as
+sets, and the next batches have the changes after the snapshot's number. If the first batch runs again, it leaves out
+the keys that changed meanwhile: they come with the changes.
 """
 
 import logging
@@ -71,7 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._subtree: str = options["subtree"]
         self._layout = layout_of(options, schema)
-        # The driver's; each task opens its own.
+        # The driver's connection; each task opens its own.
         self._there = Retained(options)
         self._admission = Admission(options)
         self._ceiling: ChangePosition | None = None
@@ -100,7 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._admission.read_limit
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
-        """Return the end of the next batch; before Spark 4.2, which tells no start, that is the store's end."""
+        """Return the end of the next batch. Spark before 4.2 passes no start, and the end is the store's end."""
         if start is None:
             facts = self._there.probe()
             return offset_of(newest(facts), facts["store"].hex())
@@ -127,7 +127,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _end(self, after: Edge, facts: Facts, *, limited: bool) -> Edge:
         admission, store = self._admission, facts["store"].hex()
-        # Changes of the store are rows only if the stream has no subtree; else the rows are counted below.
+        # The probe counts the changes of the whole store. They are the rows only if the stream has no subtree. Else
+        # `_fitting` counts the rows.
         bounds = (admission.offsets, None if self._subtree else admission.rows)
         most = min((each for each in bounds if limited and each is not None), default=0)
         try:
@@ -146,7 +147,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = admission.rows
         if admission.bytes is None and (rows is None or _between(after, end) <= rows):
             return Edge(end)
-        # Spark does not ask again, as it does for a task.
+        # Try again here, because Spark repeats a failed task, but not this call.
         until = monotonic() + self._options["timeout"]
         while True:
             try:
@@ -157,9 +158,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.warning("the sizes of the changes after %s: %s", describe(after.place.number), broken)
 
     def _fitting(self, after: Edge, end: ChangePosition, store: str) -> Edge:
-        """Return the edge of a batch after another edge: at `end`, or where its rows or bytes are too many before.
+        """Return the end of the batch after `after`: `end`, or an earlier edge if that is too many rows or bytes.
 
-        The rows' sizes are read from the servers. Those of a record that is cut are kept for the next batches.
+        The servers tell the sizes of the rows. The sizes of a record that is cut are kept for the next batches.
         """
         rows = self._admission.rows or end.number
         most = self._admission.bytes
@@ -200,7 +201,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note the end of the store; the batches go that far."""
+        """Remember the present end of the store. The batches of this trigger end there."""
         self._ceiling = newest(self._there.probe())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -225,7 +226,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RetainedChanges(after, until, end["store"], part, parts) for part in range(parts)]
 
     def _report(self, what: str) -> None:
-        """Report lost changes, as `latestOffset` does where Spark tells it the start."""
+        """Report lost changes, unless this Spark passes the start to `latestOffset`, which reports them then."""
         if not ADMISSION:
             self._there.lost(what, self._there.probe())
 

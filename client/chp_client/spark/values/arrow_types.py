@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-# 4.3 takes the zone of all times. Before it, times were of UTC unless told otherwise.
+# PySpark 4.3 has a parameter for the time zone of all times. Earlier versions use UTC by default.
 _IN_UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 # These types reach Python as structs of bytes that only Spark can read.
 _SPARKS_OWN = {
@@ -22,7 +22,7 @@ _SPARKS_OWN = {
 
 
 def arrow_schema(schema: "StructType") -> "pa.Schema":
-    """Return the Arrow types of columns, with times in UTC; raise `BadDataFrame` for one that no codec takes."""
+    """Return the Arrow types of columns, with times in UTC; raise `BadDataFrame` for a type that no codec takes."""
     for field in schema.fields:
         kind = _sparks_own(field.dataType)
         if kind:

@@ -7,12 +7,12 @@
 
 A snapshot and a stream have equal columns, so that a union of both is possible. A user's schema takes some of them;
 fewer columns are read faster. It may have the value as string. With a codec it may name the fields inside the value, or
-give the value the type that it has:
+give the column `value` the type of the decoded value:
 
     spark.read.format("chp").option("codec", "json").schema("key string, bid double, ask double")
     spark.read.format("chp").option("codec", "json").schema("key string, value double")
 
-Columns are found in upper or lower case, as Spark finds them. Names inside a value are found as they are written.
+Upper and lower case do not differ in names of columns, as in Spark. They do differ in names inside a value.
 """
 
 import datetime as dt
@@ -34,7 +34,7 @@ from chp.numbers import EPOCH_SHIFT, SEQUENCE_MASK
 
 from .fields import BadDataFrame, is_binary, is_text
 
-# Spark's own name for this column.
+# The column for values that could not be read, by Spark's default name.
 CORRUPT = "_corrupt_record"
 SCHEMA = (
     "key string, value binary, revision bigint, ttl double, "
@@ -57,7 +57,7 @@ class Updates:
     wall_ms: int | None = None
 
     def take(self, rows: Sequence[int]) -> "Updates":
-        """Return some of the rows, in their order."""
+        """Return the given rows, in the given order."""
         ttls = self.ttls_ms
         if isinstance(ttls, dict):
             ttls = {new: ttls[old] for new, old in enumerate(rows) if old in ttls}
@@ -81,7 +81,7 @@ def _ttls(u: Updates) -> pa.Array:
 
 
 def packed_column(octets: bytes, lengths: bytes, kind: pa.DataType) -> pa.Array:
-    """Return a column of `kind` (string or binary) from its joined elements and their lengths of 32 bits."""
+    """Return a column of `kind` (string or binary) from its joined elements and their lengths, 32 bits each."""
     sizes = np.frombuffer(lengths, "<u4")
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
@@ -125,7 +125,7 @@ _MAKE: Makers = {
 }
 
 
-# What a lookup has: the value alone.
+# The columns of a lookup: the value alone.
 VALUE_ONLY: Makers = {"value": _MAKE["value"]}
 
 
@@ -144,9 +144,10 @@ class DeliveredRows(Protocol):
 class Layout:
     """A maker of record batches with one schema.
 
-    A field inside a value that does not fit its column whole is bad: it is refused, or null, and never cut. `mode` says
-    what becomes of its row, in the words of Spark's own readers: permissive (null), dropmalformed (left out), failfast.
-    In mode permissive the column `corrupt` of the schema, if there is one, has the whole value of such a row.
+    A row is bad if its value can't be decoded, or if a field inside the value does not fit its column. No field is cut
+    to fit. `mode` says what becomes of a bad row, in the words of Spark's own readers: permissive (null), dropmalformed
+    (left out), failfast (an error). In mode permissive the column `corrupt` of the schema, if there is one, has the
+    whole value of a bad row.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class Layout:
         self._corrupt = next((field.name for field in self._schema if field.name.lower() == corrupt.lower()), None)
         if self._corrupt is not None:
             self._check_corrupt(self._corrupt, own)
-        # The read's own name of each field; None for a field inside the values.
+        # For each field of the schema the name of the read's column, or None for a field inside the values.
         self._own = [own.get(field.name.lower()) for field in self._schema]
         self._inside = [
             field.name
@@ -200,7 +201,7 @@ class Layout:
             for field, name in zip(self._schema, self._own, strict=True)
         ]
         if self._corrupt is not None:
-            # By now every column has named its bad rows.
+            # By now `bad` has the bad rows of every column.
             place = self._schema.get_field_index(self._corrupt)
             arrays[place] = _corrupt_values(updates, bad, self._schema.field(place).type)
         keys = updates.keys
@@ -286,7 +287,7 @@ UNFIT = (pa.ArrowException, ValueError, TypeError, AttributeError, ArithmeticErr
 
 
 def _unfit(column: Any, convert: Callable[[Any], pa.Array]) -> list[int]:
-    """Return the rows that can't be converted; the search by halves makes a few among many cheap."""
+    """Return the rows that can't be converted. The search by halves is cheap if few of many rows are bad."""
 
     def among(start: int, stop: int) -> list[int]:
         try:
@@ -302,7 +303,7 @@ def _unfit(column: Any, convert: Callable[[Any], pa.Array]) -> list[int]:
 
 
 def _reason(column: Any, convert: Callable[[Any], pa.Array]) -> str:
-    """Return in brackets why a column of one row does not fit; "" if only Arrow says it, in words of its own."""
+    """Return in brackets why a column of one row does not fit, or "" if only an error of Arrow says it."""
     try:
         convert(column)
     except (pa.ArrowException, OverflowError, AttributeError):
@@ -322,7 +323,7 @@ def _from_msgpack(value: bytes) -> Any:
 
 
 def _from_json(parse_float: Callable[[str], float]) -> Callable[[bytes], Any]:
-    """Return the function that decodes a value; it refuses the numbers that a writer of JSON refuses."""
+    """Return the function that decodes a value. It refuses NaN and infinite numbers, as the writer of JSON does."""
     decode = json.JSONDecoder(parse_float=parse_float, parse_constant=_no_number).decode
     return lambda value: decode(value.decode(json.detect_encoding(value), "surrogatepass"))
 
@@ -361,10 +362,10 @@ def _has_decimals(kind: pa.DataType) -> bool:
 
 
 def _typed(column: list[Any], kind: pa.DataType) -> pa.Array:
-    """Return a column of `kind`; inside a value, days, times and decimals are text."""
+    """Return a column of `kind` from decoded values, in which days, times and decimals are text."""
     if pa.types.is_decimal(kind):
         return pa.array([None if thing is None else str(thing) for thing in column]).cast(kind)
-    # In these columns there is nothing to look at, one by one.
+    # If a column has only these Python types, its values need no check one by one.
     plain = {int} if pa.types.is_integer(kind) else {int, float} if kind == pa.float64() else set()
     read = None if plain and set(map(type, column)) <= {*plain, type(None)} else _reader(kind)
     return pa.array(column if read is None else [None if thing is None else read(thing) for thing in column], kind)
@@ -426,7 +427,7 @@ _LEAVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]], ...] 
 
 
 def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return the function that makes days, times, decimals and whole numbers in a value; None if it has none."""
+    """Return the function that checks and converts a decoded value for `kind`; None if it can stay as it is."""
     t = pa.types
     for is_kind, leaf in _LEAVES:
         if is_kind(kind):
@@ -447,7 +448,7 @@ def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 
 def _listing(things: Any) -> list[Any]:
-    """Return a list, or raise: a text or an object is none, though Python goes through them too."""
+    """Return a list. Raise for a text or an object, which is no list, although Python can iterate over it."""
     if type(things) is not list:
         raise TypeError(f"{things!r:.40} is not a list")
     return things
@@ -473,7 +474,7 @@ def _key_reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 
 def _field_reader(field: pa.Field) -> Callable[[Any], Any] | None:
-    """Return the reader of a field or element with its nulls; it raises for a null that the schema rules out."""
+    """Return the reader of a field or element. It passes a null on, or raises if the schema allows no null."""
     read = _reader(field.type)
     if field.nullable:
         return None if read is None else lambda thing: None if thing is None else read(thing)

@@ -21,11 +21,11 @@ except ImportError as _error:
 
 
 class BadDataFrame(BadInput):
-    """A data frame can't be written; the text names the column, the row if there is one, and the remedy."""
+    """The error for columns that can't be written or read. Its text has the column, the row if any, and the remedy."""
 
 
 def named_column(table: pa.Table, name: str, role: str) -> pa.ChunkedArray:
-    """Return the one column of that name; `role` says in an error what it is for."""
+    """Return the one column of that name. `role` tells in an error what the column is for."""
     found = table.column_names.count(name)
     if found == 0:
         raise BadDataFrame(f"there is no column {name!r} for the {role}; the frame has {', '.join(table.column_names)}")

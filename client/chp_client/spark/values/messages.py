@@ -3,11 +3,12 @@
     key string          null for none           value binary
     topic string        offset bigint           dense from 0 in each topic
     revision bigint     of the record           epoch int, sequence bigint    its two parts
-    timestamp timestamp                         the active's clock as it came
+    timestamp timestamp                         the active's clock when the message came
     headers array<struct<key string, value binary>>    as Kafka's source has them; null for none
 
-A row that is written needs a value, as rows of keys do (rows.py). It has a key if there is a column `key`, if the
-option `key` names one, or by a `key.template`. A codec and a user's schema work as they do for keys (columns.py).
+A row that is written needs a value, as rows of keys do (rows.py). Its message has a key if the option `key.template` is
+given, or if the frame has the column that the option `key` names (by default `key`). A codec and a user's schema work
+as they do for keys (columns.py).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +35,7 @@ SCHEMA = (
     "key string, value binary, topic string, offset bigint, "
     "revision bigint, epoch int, sequence bigint, timestamp timestamp, headers array<struct<key:string,value:binary>>"
 )
-# The bounds of one Arrow batch. Many messages are published one by one.
+# Batches of messages are joined to an Arrow batch up to these bounds, because many messages are published one by one.
 ROWS, BYTES = 20_000, 8 << 20
 
 
@@ -53,7 +54,7 @@ class Delivered:
     values: list[bytes] = field(default_factory=list)
     runs: list[tuple[int, int, int, int]] = field(default_factory=list)
     bytes: int = 0
-    # The headers of some messages, by their places.
+    # The headers of the messages that have any, by the index of the message.
     headers: dict[int, Headers] = field(default_factory=dict)
 
     def add(self, batch: MessageBatch) -> None:
@@ -67,7 +68,7 @@ class Delivered:
 
     @property
     def full(self) -> bool:
-        """True if these messages make an Arrow batch."""
+        """True if these messages are enough for an Arrow batch."""
         return len(self.values) >= ROWS or self.bytes >= BYTES
 
     def of_runs(self, place: int) -> Any:
@@ -120,7 +121,7 @@ MAKE: Makers = {
 
 @dataclass(slots=True)
 class MessageColumns(PackedRows):
-    """The columns of one segment of messages; a message without a key has an empty text there."""
+    """The columns of one segment of messages. The key of a message without a key is an empty text."""
 
     topic: str = ""
     headers: list[Headers] | None = None
@@ -147,7 +148,7 @@ class MessageShape(Shape):
     def __init__(self, options: dict[str, Any], names: Sequence[str]) -> None:
         self._topic: str = options["topic"]
         named = options["headers"]
-        # Without a codec no other column is part of the value, so that the usual name is enough.
+        # Without a codec, the value is one column. So another column that is called `headers` is taken for the headers.
         self._headers: str | None = named or (HEADERS_COLUMN if self._is_plain(options, names) else None)
         super().__init__(options, names)
 
@@ -176,7 +177,7 @@ class MessageShape(Shape):
             at += n
 
     def check(self, empty: pa.Table) -> None:
-        """Raise the errors that the types of the columns show without a row."""
+        """Raise `BadDataFrame` if the types of the columns are wrong; this needs no rows."""
         super().check(empty)
         if self._headers:
             _check_headers_type(self._headers, empty.schema.field(self._headers).type)

@@ -2,9 +2,9 @@
 
     keys, values, extras   ->   0x93  array of str  array of bin  map       (SPEC.md, section 13)
 
-In msgpack a text or binary is a head with its length, and its bytes. So a column is heads and bytes in turn, which
-Arrow joins. If all elements have one length, as keys often have, the column is a table of bytes with the head in front
-of each row. The result equals, byte for byte, what `Segment.encode` makes of the lists.
+In msgpack a text or binary is a head, which has the length, and then the bytes. So a column is heads and bytes in turn.
+Arrow joins them. If all elements have one length, as keys often have, the column is a table of bytes with the head in
+front of each row. The result equals, byte for byte, what `Segment.encode` makes of the lists.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class PackedRows:
 
     @property
     def duplicates(self) -> int:
-        """The number of keys that come again later."""
+        """The number of rows whose key comes again in a later row."""
         return 0 if _all_differ(self.key_column) else len(self.key_column) - len(set(self.keys))
 
     def encode(self, **more: Any) -> bytes:
@@ -88,7 +88,7 @@ def buffers(column: Any) -> tuple[Any, Any]:
 
 
 def _head(length: int, text: bool) -> bytes:
-    """Return the head of a text or binary of so many bytes."""
+    """Return the head of a text or binary of `length` bytes."""
     if text and length < 32:
         return bytes((0xA0 | length,))
     size = 1 if length < 1 << 8 else 2 if length < 1 << 16 else 4
@@ -97,9 +97,10 @@ def _head(length: int, text: bool) -> bytes:
 
 
 def _all_differ(column: Any) -> bool:
-    """Return True if no key comes twice; False also if that can't be told quickly.
+    """Return True if all keys differ. Return False if some may be equal, or if they are not all of one length.
 
-    Keys of one length are rows of 64-bit words; the sums of these by random odd factors differ only if the rows do.
+    A key is a row of 64-bit words. The words, times random odd factors, are added up for each key. Equal keys have
+    equal sums, so all keys differ if all sums differ.
     """
     offsets, octets = buffers(column)
     lengths = np.diff(offsets)
@@ -114,7 +115,7 @@ def _all_differ(column: Any) -> bool:
 
 
 def check_keys(column: Any) -> None:
-    """Raise `BadKey` for the first key that can't be one, as `check_column` does; nulls are not looked at."""
+    """Raise `BadKey` for the first key that can't be a key, as `check_column` does. The column has no nulls."""
     if len(column) and not _plain(column):
         try:
             check_column(column.to_pylist(), {})

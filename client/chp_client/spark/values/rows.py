@@ -1,4 +1,4 @@
-"""The shape of rows: it makes columns of keys, values, ttls and conditions of Arrow columns, with no Python code a row.
+"""The shape of rows. It turns Arrow columns into keys, values, ttls and conditions, without Python code for each row.
 
     shape = Shape(options, ["base", "quote", "bid"])       decides once, from names and types: key, value, ttl
     for segment in shape.segments(batch): ...              each fits one batch of the protocol
@@ -38,7 +38,7 @@ from .fields import (
 )
 from .pack import PackedRows, buffers, check_keys
 
-# A staged batch of this size is small enough to flow, and large enough to cost little.
+# A staged batch has about this many bytes: few enough for a steady flow, and enough for a low cost for each row.
 PART_BYTES = 2 << 20
 
 
@@ -61,7 +61,7 @@ class Shape:
         self._value: str | None = self._found(options["value"] or (None if self._codec != "raw" else "value"))
         self.key_columns = self._of_keys()
         if self._value is None and [name.lower() for name in self._others()] == ["value"]:
-            # The only column beside the key is the value itself, and not an object of one field.
+            # The only column that is left is called `value`. So it is the value itself, and not an object of one field.
             self._value = self._others()[0]
         self.value_columns = [self._value] if self._value else self._others()
         for column, role in self.roles():
@@ -85,10 +85,10 @@ class Shape:
     @overload
     def _found(self, name: str | None) -> str | None: ...
     def _found(self, name: str | None) -> str | None:
-        """Return the column that a name means, as Spark finds it: in upper or lower case, unless that names two.
+        """Return the column that a name means. As in Spark, case does not matter, unless several columns match then.
 
-        `spark.sql.caseSensitive` is not known here. Where it is true, two columns may differ only in case; then the
-        name means the column that is written in the same way.
+        `spark.sql.caseSensitive` is not known here. If it is true, two columns may differ only in case. Then the name
+        means the column with exactly that spelling.
         """
         if name is None or name in self._names:
             return name
@@ -137,7 +137,7 @@ class Shape:
             yield PackedRows(keys.slice(start, stop - start), values.slice(start, stop - start), extras or None)
 
     def check(self, empty: pa.Table) -> None:
-        """Raise the errors that the types of the columns show without a row."""
+        """Raise `BadDataFrame` if the types of the columns are wrong; this needs no rows."""
         self._columns(empty)
 
     def _columns(self, table: pa.Table) -> tuple[pa.Array, pa.Array, list[int], Any, list[int | None] | None]:
@@ -279,7 +279,7 @@ def _ms(ttl: float) -> int:
 
 
 def _part(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """Return a column of a template, as text; raise if a row has an empty one, which leaves a part of its key out."""
+    """Return a column of a template, as text. Raise if a row has an empty text, because its key would lack a part."""
     column = named_column(table, name, "key")
     kind = column.type
     if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind):
@@ -324,7 +324,7 @@ def _check_encodable(name: str, kind: pa.DataType, codec: str) -> None:
 
 
 def _is_key(kind: pa.DataType, codec: str) -> bool:
-    """Return True if the keys of a map can be of that type: a codec has no name for a struct, a list or a map."""
+    """Return True if a codec can write keys of a map of that type. No codec writes a struct, list or map as a key."""
     t = pa.types
     if codec == "json":
         return is_text(kind) or t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind)
