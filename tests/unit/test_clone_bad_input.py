@@ -136,6 +136,8 @@ def test_a_flag_that_is_no_bool_is_refused(servers: Any) -> None:
                 watch("/", conflate="x")  # type: ignore[arg-type]
         with pytest.raises(BadInput, match="create='x' is not True or False"):
             clone.topic("t").consumer("g", create="x")  # type: ignore[arg-type]
+        with pytest.raises(BadInput, match="name=5 is not text; give text, or leave it out"):
+            clone.topic("t").consumer("g", name=5)  # type: ignore[arg-type]
         assert clone.window == (0, 0), "nothing was sent"
     asyncio.run(with_tasks())
 

@@ -112,6 +112,8 @@ class TestLock:
     def test_a_lock_is_lost_when_its_lease_ends(self, clones: list[Clone]) -> None:
         lock, lost = Lock(clones[0], PATH, ttl=0.5), threading.Event()
         lock.acquire(WAIT_S)
+        with pytest.raises(BadInput, match="listener=None can't be called"):
+            lock.on_lost(None)  # type: ignore[arg-type]
         lock.on_lost(lost.set)
         stand_still(clones[0])
         until(lambda: not lock.held)

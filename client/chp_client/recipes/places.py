@@ -128,6 +128,7 @@ class QueuePlace:
 
     def on_lost(self, listener: Callable[[], object]) -> None:
         """Call `listener()` when the lease of the place is lost. Raises `BadInput` if there is no lease yet."""
+        checks.callback("listener", listener)
         if self._lease is None:
             raise BadInput("nothing is held, so nothing can be lost: acquire first")
         self._lease.on_lost(lambda _: listener())

@@ -84,6 +84,7 @@ class Consumer:
         if type(prefetch) is not int or not 1 <= prefetch <= 64:
             raise BadInput(f"prefetch is how many chunks are given ahead, from 1 to 64, not {prefetch!r:.40}")
         checks.flag("create", create)
+        checks.text_or_none("name", name)
         ms = checks.ttl_in_ms(ttl, "")
         if ms is None:
             raise BadInput("a consumer needs a ttl: the seconds after which one that is gone is taken for dead")

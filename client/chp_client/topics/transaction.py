@@ -9,9 +9,8 @@
     t.done.revision                               the transaction is acknowledged; else `Conflict` or `Fenced`
 
 A transaction is one batch: the client sends it again after a failover, the pair does it once, and other clients see all
-of it at once. This Clone does not show its sets before the acknowledgement. It is sent at the end of the block, and not
-if the block ends with an error. A
-transaction serves once: to try again, begin another one.
+of it at once. This Clone does not show the sets before the acknowledgement. The batch is sent at the end of the block,
+unless the block ends with an error. A transaction serves once: to try again, begin another one.
 """
 
 from __future__ import annotations
