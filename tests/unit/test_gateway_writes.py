@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from chp_client.agent.tickets import Ticket
 from chp_client.core.events import Ack
@@ -14,7 +15,7 @@ from chp_client.errors import Full, Refused
 from chp_client.gateway.problems import Problem
 from chp_client.gateway.shared import writes
 from chp_client.gateway.shared.rows import BatchRows
-from chp_client.gateway.shared.writes import UNDER_WAY, WriteResult, Writes
+from chp_client.gateway.shared.writes import UNDER_WAY, WriteResult, Writes, marker_of
 
 
 class FakeClone:
@@ -199,3 +200,16 @@ def test_no_more_writes_wait_for_a_pair_than_its_share() -> None:
             pass
 
     asyncio.run(act())
+
+
+def test_a_space_in_a_user_name_makes_no_marker_of_another_user() -> None:
+    def marker(user: str, name: str) -> str:
+        headers = [(b"idempotency-key", name.encode())]
+        asked = Request({"type": "http", "method": "PUT", "path": "/", "query_string": b"", "headers": headers})
+        found = asyncio.run(marker_of(asked, user, b""))
+        assert found is not None
+        return found.key
+
+    owners = [("a b", "c"), ("a", "b c"), ("", "a b c"), ("a", "b"), ("", "1:ab"), ("1", ":ab")]
+    assert len({marker(*each) for each in owners}) == len(owners)
+    assert marker("a", "b") == marker("a", "b")

@@ -341,6 +341,7 @@ async def marker_of(request: Request, user: str, body: bytes) -> Marker | None:
     else:
         # The hash of 16 MiB takes 50 ms. A thread computes the hash without Python's lock, so the loop goes on.
         await asyncio.to_thread(about.update, body)
-    # The user is part of the marker's name, so two users may use the same Idempotency-Key.
-    owned = f"{user} {name}" if user else name
+    # The user is part of the marker's name, so two users may use the same Idempotency-Key. The length tells where the
+    # user's name ends, as both may have spaces.
+    owned = f"{len(user)} {user}{name}"
     return Marker(MARKERS + sha256(owned.encode()).hexdigest(), about.hexdigest().encode())
