@@ -83,6 +83,23 @@ def test_messages_left_out_of_an_acknowledgement_come_again(
     assert left == ["7", "11", "12", "16", "17"], "each, and what comes behind it under its key"
 
 
+@pytest.mark.parametrize(
+    ("path", "given", "named"),
+    [
+        ("ack", {"upto": "7"}, "upto is"),
+        ("ack", {"except": [{"offset": "7"}]}, '"except" has'),
+        ("ack", {"except": [7]}, '"except" has'),
+        ("nack", {"messages": [{"offset": "7"}]}, '"messages" has'),
+        ("nack", {"messages": [7]}, '"messages" has'),
+    ],
+)
+def test_a_bad_offset_is_refused_with_the_name_of_its_field(
+    wrong: httpx.Client, path: str, given: dict[str, Any], named: str
+) -> None:
+    answer = wrong.post(f"{GROUP}/{path}", json={"receipt": NOBODYS, **given})
+    assert answer.status_code == 400 and answer.json()["detail"].startswith(named), answer.text
+
+
 def test_a_group_is_made_shown_and_removed(clients: tuple[httpx.Client, httpx.Client]) -> None:
     one, _ = clients
     publish(one, 10)

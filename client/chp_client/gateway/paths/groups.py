@@ -9,6 +9,7 @@ waits has a thread and a socket.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 from secrets import token_hex
 from typing import Any
@@ -183,8 +184,8 @@ def _acknowledged(call: Call, body: bytes) -> Steps[BatchRows]:
     told = yield from _told(body, ACK)
     receipt = Receipt.of(told["receipt"])
     if "upto" in told:
-        receipt = receipt.upto(_offset(told["upto"]))
-    receipt = receipt.without(map(_left_out, _list(told, "except")))
+        receipt = receipt.upto(_offset(told["upto"], "upto is the offset of the last message that is done"))
+    receipt = receipt.without(_messages(told, "except"))
     yield
     rows = BatchRows(call.gateway.subtrees)
     rows.topics.append(call.topic_name)
@@ -212,7 +213,7 @@ async def give_back(call: Call) -> Response:
         if not isinstance(why, str) or "delay" in told:
             raise Problem(400, "bad-body", '"why" is a text, and "delay" is for all that came with the receipt')
         member = _member(call, receipt.name)
-        back = receipt.given_back(map(_left_out, _list(told, "messages")), cut(why, DEFAULT.reason_bytes_max))
+        back = receipt.given_back(_messages(told, "messages"), cut(why, DEFAULT.reason_bytes_max))
         nack = {columns.REFRESH: member, columns.NACK: [[call.topic_name, call.group, member, back]]}
         return await write_columns(call, nack, body)
 
@@ -276,18 +277,21 @@ def _told(body: bytes, members: frozenset[str]) -> Steps[dict[str, Any]]:
     return told
 
 
-def _offset(value: object) -> int:
+def _offset(value: object, wanted: str) -> int:
+    """Return an offset; raise `BadInput`, which begins with what is `wanted`, if the value is none."""
     if type(value) is not int or not 0 <= value < stateless_member.OFFSET_MAX:
-        raise BadInput(f"upto is the offset of the last message that is done, not {value!r:.40}")
+        raise BadInput(f"{wanted}, not {value!r:.40}")
     return value
 
 
-def _left_out(row: object) -> tuple[int, str]:
-    """Return the offset and the key of a message in a body: one that is not done, or that is given back."""
-    key = row.get("key", "") if isinstance(row, dict) else None
-    if not isinstance(row, dict) or not isinstance(key, str):
-        raise Problem(400, "bad-body", '"except" has messages as they came, or such as {"offset": 17, "key": "k"}')
-    return _offset(row.get("offset")), key
+def _messages(told: dict[str, Any], name: str) -> Iterator[tuple[int, str]]:
+    """Yield the offset and the key of each message that a member of the body names."""
+    for row in _list(told, name):
+        key = row.get("key", "") if isinstance(row, dict) else None
+        if not isinstance(row, dict) or not isinstance(key, str):
+            text = f'"{name}" has messages as they came, or such as {{"offset": 17, "key": "k"}}'
+            raise Problem(400, "bad-body", text)
+        yield _offset(row.get("offset"), f'"{name}" has messages by offset, a whole number from 0'), key
 
 
 def _list(told: dict[str, Any], name: str) -> list[Any]:
