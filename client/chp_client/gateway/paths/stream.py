@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -26,6 +27,8 @@ class Stream(Response, ABC):
         del self.headers["content-length"]
         self.gateway, self.caller = call.gateway, call.caller
         self.gone = False
+        # The handler puts here what counts the reader. The end of the stream closes it.
+        self.counted = ExitStack()
         self._send: Send
         self._abort: Callable[[], None] | None = None
 
@@ -34,8 +37,9 @@ class Stream(Response, ABC):
         self._send, self._abort = send, scope.get("state", {}).get("abort")
         leaving = asyncio.ensure_future(self._await_end(receive))
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await self.run()
+            with self.counted:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                await self.run()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             leaving.cancel()

@@ -11,7 +11,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from itertools import islice
 from typing import Any
 from urllib.parse import unquote
@@ -31,6 +31,7 @@ from ...topics.aiotopic import AsyncTopic, reading
 from ...topics.reader import Message, MessageBatch
 from ..answers import json_answer, shown
 from ..call import Call
+from ..gateway import Gateway
 from ..problems import RETRY_S, Problem
 from ..request_fields import number, only
 from ..shared.mounts import GatewayMount, GatewayMounts
@@ -191,15 +192,28 @@ async def _page(topic: AsyncTopic, after: int | None, most: int) -> list[dict[st
 
 async def _read_events(call: Call) -> Response:
     only(call.fields, ("after",))
-    streams = call.gateway.streams
     last = call.header("last-event-id") or call.fields.get("after")
     start: TopicStart = "end" if last == "latest" else _start(_offset(last))
-    if streams >= STREAMS_MAX:
-        raise Problem(429, "busy", f"{streams} read messages as events here; ask another gateway", retry_s=5)
-    # An absent topic raises here, so that the answer is 404 and not a stream.
-    with absent_is_404():
-        await call.topic.facts(FACTS_S)
-    return MessageEvents(call, start)
+    with ExitStack() as counted:
+        counted.enter_context(_streaming(call.gateway))
+        # An absent topic raises here, so that the answer is 404 and not a stream.
+        with absent_is_404():
+            await call.topic.facts(FACTS_S)
+        events = MessageEvents(call, start)
+        events.counted = counted.pop_all()
+    return events
+
+
+@contextmanager
+def _streaming(gateway: Gateway) -> Iterator[None]:
+    """Count one more reader of messages as events; raise `Problem` if there are too many."""
+    if gateway.streams >= STREAMS_MAX:
+        raise Problem(429, "busy", f"{gateway.streams} read messages as events here; ask another gateway", retry_s=5)
+    gateway.streams += 1
+    try:
+        yield
+    finally:
+        gateway.streams -= 1
 
 
 class MessageEvents(Stream):
@@ -215,7 +229,6 @@ class MessageEvents(Stream):
 
     async def run(self) -> None:
         """Send messages until the stream is over."""
-        self.gateway.streams += 1
         try:
             async with aclosing(reading(self._topic, self._start, quiet_s=QUIET_S)) as found:
                 async for batch in found:
@@ -230,8 +243,6 @@ class MessageEvents(Stream):
         except ChpError:
             # No server serves. The stream ends, and the reader connects again.
             return
-        finally:
-            self.gateway.streams -= 1
 
 
 def _pieces_of(batch: MessageBatch) -> Iterator[bytes]:

@@ -15,7 +15,8 @@ gathered for it. After each second without a change a reader gets a comment with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from starlette.responses import Response
 
@@ -25,6 +26,7 @@ from chp.numbers import Revision
 from ...agent.changes import Changes, changes_of
 from ...errors import Lagging, NotRetained
 from ..call import Call
+from ..gateway import Gateway
 from ..problems import Problem
 from ..shared import fanout, positions
 from ..shared.fanout import FanoutChannel, events, snapshot
@@ -41,12 +43,26 @@ async def watch(call: Call) -> Response:
     gateway, prefix = call.gateway, call.fields.get("prefix", "")
     within = call.readable(prefix)
     after = _after(call, [each.mount.prefix for each in within])
+    with ExitStack() as counted:
+        counted.enter_context(_reading(gateway))
+        # A bad prefix raises here, so that the answer has the status of the error and is no stream.
+        for each in within:
+            each.mount.clone.watch(each.prefix).close()
+        stream = EventStream(call, prefix, within, after)
+        stream.counted = counted.pop_all()
+    return stream
+
+
+@contextmanager
+def _reading(gateway: Gateway) -> Iterator[None]:
+    """Count one more reader of changes; raise `Problem` if there are too many."""
     if gateway.readers >= gateway.limits.readers:
         raise Problem(429, "busy", f"{gateway.readers} readers are too many for one gateway; ask another", retry_s=5)
-    # A bad prefix raises here, so that the answer has the status of the error and is no stream.
-    for each in within:
-        each.mount.clone.watch(each.prefix).close()
-    return EventStream(call, prefix, within, after)
+    gateway.readers += 1
+    try:
+        yield
+    finally:
+        gateway.readers -= 1
 
 
 def _after(call: Call, prefixes: Sequence[str]) -> Position | None:
@@ -117,11 +133,9 @@ class EventStream(Stream):
         gateway = self.gateway
         for part in self._parts:
             part.channel = gateway.channels.join(part.mount, part.prefix)
-        gateway.readers += 1
         try:
             await self._follow()
         finally:
-            gateway.readers -= 1
             for part in self._parts:
                 gateway.channels.leave(part.channel)
 
