@@ -20,6 +20,8 @@ from tests.wire.gateways import RunningGateway
 LINES = {"Content-Type": "application/x-ndjson"}
 GROUP = "/v1/topics/t/groups/g"
 ALL = bytes([255]) * 32
+UNNAMED = [{"topic": "t", "value": "1", "key": ""}]
+MIXED = [{"topic": "t", "value": "1"}, {"topic": "t", "value": "2", "key": "k"}]
 NOBODYS = str(Receipt("nobody", [[ALL, 0, 1]]))
 
 
@@ -145,7 +147,8 @@ def test_an_acknowledgement_with_keys_and_messages_is_all_or_nothing(
     publish(one, 5)
     _, receipt = receive(one, "member=w")
     more = {"sets": [{"set": "/sum", "value": "10"}, {"set": "/new", "value": "1", "if": "0"}],
-            "publish": [{"topic": "out", "value": "ten", "key": "k"}, {"topic": "out", "base64": "/w=="}]}  # fmt: skip
+            "publish": [{"topic": "out", "value": "ten", "key": "k"}, {"topic": "out", "base64": "/w==", "key": "l"},
+                        {"topic": "plain", "value": "no key"}]}  # fmt: skip
     held = ack(one, receipt, **{**more, "sets": [{"set": "/sum", "value": "9", "if": "1.1"}]})
     assert (held.status_code, held.json()["code"]) == (412, "revision")
     assert one.get("/v1/topics/out").status_code == 404, "nothing of it was done"
@@ -158,10 +161,13 @@ def test_an_acknowledgement_with_keys_and_messages_is_all_or_nothing(
     until(lambda: two.get("/v1/keys/sum").text == "10", "the other gateway has the sum")
     published = one.get("/v1/topics/out/messages").json()["messages"]
     assert [(each.get("key"), each.get("value", each.get("base64"))) for each in published] == [
-        ("k", "ten"), (None, "/w==")
+        ("k", "ten"), ("l", "/w==")
     ]  # fmt: skip
     assert len({each["revision"] for each in published}) == 1
+    plain = one.get("/v1/topics/plain/messages").json()["messages"]
+    assert [each["value"] for each in plain] == ["no key"] and "key" not in plain[0]
     one.delete("/v1/topics/out").raise_for_status()
+    one.delete("/v1/topics/plain").raise_for_status()
 
 
 def test_members_share_a_topic_and_messages_given_back_go_to_another(
@@ -271,6 +277,8 @@ def test_an_idempotency_key_publishes_messages_and_makes_a_group_once(
         ("POST", f"{GROUP}/ack", {"receipt": NOBODYS, "publish": [{"topic": "t"}]}, 400, "bad-row"),
         ("POST", f"{GROUP}/ack", {"receipt": NOBODYS, "publish": [{"topic": "", "value": ""}]}, 400, "bad-row"),
         ("POST", f"{GROUP}/ack", {"receipt": NOBODYS, "publish": [{"topic": "t", "value": 1}]}, 400, "bad-row"),
+        ("POST", f"{GROUP}/ack", {"receipt": NOBODYS, "publish": UNNAMED}, 400, "bad-row"),
+        ("POST", f"{GROUP}/ack", {"receipt": NOBODYS, "publish": MIXED}, 400, "bad-row"),
         ("POST", f"{GROUP}/nack", {"receipt": NOBODYS}, 409, "fenced"),
         ("POST", f"{GROUP}/nack", {"receipt": NOBODYS, "delay": -1}, 400, "bad-body"),
         ("POST", f"{GROUP}/nack", {"receipt": NOBODYS, "delay": True}, 400, "bad-body"),

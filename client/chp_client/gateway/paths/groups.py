@@ -39,7 +39,7 @@ from ..request_fields import number
 from ..shared.rows import BYTES_MAX, ROWS_MAX, BatchRows, add_row
 from ..slices import SLICE_ROWS, Steps, document
 from .keys import PAGE, written
-from .topics import FACTS_S, absent_is_404, message_json, message_of, packed, write_columns
+from .topics import FACTS_S, absent_is_404, message_json, message_of, names_of, packed, write_columns
 
 TTL_S, TTL_MAX_S = 30.0, 3600.0
 # A member may wait at most this many seconds. Proxies end a connection that is silent for a minute.
@@ -313,7 +313,7 @@ def _published(call: Call, given: list[Any], rows: BatchRows) -> Steps[dict[str,
             name = check_topic(row["topic"])
             key, value, carried = message_of({member: row[member] for member in row if member != "topic"})
             keys, values, headers = topics.setdefault(name, ([], [], []))
-            keys.append(check_key(key) if key else None)
+            keys.append(None if key is None else check_key(key))
         except (ChpError, ValueError) as error:
             raise Problem(400, "bad-row", f"publish, row {i}: {str(error)[:300]}", row=i) from None
         call.gateway.held(f"{TOPICS}{name}/")
@@ -322,5 +322,5 @@ def _published(call: Call, given: list[Any], rows: BatchRows) -> Steps[dict[str,
         headers.append(carried)
         rows.bytes += len(key or "") + len(value) + sum(map(len, carried)) + sum(map(len, carried.values()))
     rows.topics += topics
-    found = [packed(name, *told) for name, told in topics.items()]
+    found = [packed(name, names_of(name, keys), values, headers) for name, (keys, values, headers) in topics.items()]
     return {columns.PUBLISH: found} if found else {}

@@ -110,18 +110,15 @@ async def publish(call: Call) -> Response:
             keys, values, headers = await gateway.slices.read(len(body), _rows(body))
         else:
             keys, values = [fields.get("key")], [body]
-        named = any(key is not None for key in keys)
-        if named and not all(key is not None for key in keys):
-            raise Problem(400, "bad-row", 'give each of the rows a "key", or none of them')
+        names = names_of(call.topic_name, keys)
         mount = gateway.mounts.of_topic(call.topic_name)
         if (marker := await marker_of(call.request, call.caller.at(mount.prefix).user, body)) is not None:
             rows = BatchRows(gateway.subtrees)
-            rows.extras = {columns.PUBLISH: [packed(call.topic_name, keys, values, headers)]}
+            rows.extras = {columns.PUBLISH: [packed(call.topic_name, names, values, headers)]}
             done = await mount.writes.write(rows, marker)
         else:
             with mount.writes.waiting():
                 if many:
-                    names = [key or "" for key in keys] if named else None
                     done = _result(await call.topic.publish_many(values, names, headers=headers))
                 else:
                     # The message can share a batch with messages that others publish meanwhile.
@@ -145,15 +142,24 @@ def headers_of(call: Call) -> Headers | None:
         raise Problem(400, "bad-header", str(error)) from None
 
 
+def names_of(topic: str, keys: Sequence[str | None]) -> list[str] | None:
+    """Return the keys of a batch of messages, None if it has none; raise `Problem` if only some messages have one."""
+    # In a batch with keys all messages without one would be of a single slot, so one member would get them all.
+    names = [key for key in keys if key is not None]
+    if names and len(names) < len(keys):
+        raise Problem(400, "bad-row", f'give each of the messages for topic {topic} a "key", or none of them')
+    return names or None
+
+
 def packed(
-    topic: str, keys: Sequence[str | None], values: list[bytes], headers: Sequence[Headers | None] | None = None
+    topic: str, names: list[str] | None, values: list[bytes], headers: Sequence[Headers | None] | None = None
 ) -> list[Any]:
     """Return the element of the column `columns.PUBLISH` that publishes these messages in a topic."""
     if not values or len(values) > ROWS_MAX or sum(map(len, values)) > BYTES_MAX:
         raise Problem(413, "too-large", f"messages are 1 to {ROWS_MAX}, of {BYTES_MAX} bytes; publish them in parts")
-    names = ["" if key is None else check_key(key) for key in keys]
+    checked = None if names is None else list(map(check_key, names))
     carried = None if headers is None else column_of_headers(headers)
-    return [topic, len(values), pack_messages(names if any(names) else None, values, carried)]
+    return [topic, len(values), pack_messages(checked, values, carried)]
 
 
 def _result(ack: Ack) -> WriteResult:
