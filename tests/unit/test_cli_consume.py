@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,7 +53,8 @@ class Given:
 class StandIn:
     """A topic and its one consumer."""
 
-    _writer = SimpleNamespace(tracing=None)
+    _writer, _stopped, _before = SimpleNamespace(tracing=None), Event(), False
+    _try: Any = Consumer._try
     made_group = False
 
     def __init__(self, *batches: Given) -> None:
