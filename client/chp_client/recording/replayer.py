@@ -91,6 +91,13 @@ class Replayed:
         while self.waiting and self.waiting[0][0].done:
             self._settle()
 
+    def reach(self, number: int) -> None:
+        """Note that the batches on their way complete `number`."""
+        if self.waiting:
+            self.waiting[-1] = self.waiting[-1][0], number
+        else:
+            self.number = number
+
     def settle_all(self, timeout_s: float) -> None:
         """Wait for the acknowledgements of all batches."""
         while self.waiting:
@@ -131,6 +138,7 @@ def replay(
         raise BadInput("replay into a Clone that only writes: Clone(servers, subtree=None)")
     after = _after(start)
     player = _Player(clone, speed, stop or Event(), keys_under, timeout_s)
+    player.done.number = player.reached = after
     began = time.monotonic()
     for each in chain_of(Path(directory), after):
         for rows in rows_of(each.path, after):
@@ -142,7 +150,9 @@ def replay(
                 break
         if player.stop.is_set():
             break
-    player.end_snapshot()
+    if not player.stop.is_set():
+        # A stopped replay does not know which keys the rest of the snapshot names.
+        player.end_snapshot()
     player.done.settle_all(timeout_s)
     player.done.seconds = time.monotonic() - began
     return player.done
@@ -211,6 +221,8 @@ class _Player:
         self._keys_under, self._timeout_s = keys_under, timeout_s
         # This process's clock and the recorded one, at the first row.
         self._began: tuple[float, int] | None = None
+        # The last number that is sent with all its updates and deletes.
+        self.reached = 0
         # The keys that the snapshot after a gap has not named yet; None outside of such a snapshot.
         self._stale: set[str] | None = None
         self._stale_at = 0
@@ -269,7 +281,9 @@ class _Player:
         done.rows += len(keys)
         done.bytes += sum(map(len, values))
         done.deletes += len(deletes)
-        done.sent(ticket, int(rows.numbers[end - 1 if end - 1 >= start else start]))
+        if self._stale is None:
+            self.reached = int(rows.numbers[end - 1])
+        done.sent(ticket, self.reached)
 
     # -- a gap
 
@@ -290,10 +304,14 @@ class _Player:
 
     def end_snapshot(self) -> None:
         """Delete the keys that the snapshot after a gap did not name."""
-        gone, self._stale = self._stale, None
+        if self._stale is None:
+            return
+        gone, self._stale, self.reached = self._stale, None, self._stale_at
         if gone:
             self.done.deletes += len(gone)
-            self.done.sent(self.clone.delete_many(sorted(gone)), self._stale_at)
+            self.done.sent(self.clone.delete_many(sorted(gone)), self.reached)
+        else:
+            self.done.reach(self.reached)
 
 
 def _cut(ends: Any, forced: Any) -> Iterator[int]:
