@@ -60,7 +60,8 @@ KeysUnder = Callable[[str], set[str]]
 class ReplayRows:
     """The rows of a recording, as columns.
 
-    `operations` is an array of codes of OPERATIONS; `ttls_ms` has 0 for no ttl.
+    `operations` is an array of codes of OPERATIONS; `ttls_ms` has 0 for no ttl. `goes_on` is True if the last record
+    has more rows, which follow.
     """
 
     keys: list[str]
@@ -69,9 +70,28 @@ class ReplayRows:
     numbers: Any
     wall_ms: Any
     ttls_ms: Any
+    goes_on: bool = False
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def part(self, start: int, end: int, goes_on: bool = False) -> ReplayRows:
+        """Return the rows from `start` up to `end`."""
+        rows = ReplayRows(*(column[start:end] for column in self._columns()))
+        rows.goes_on = goes_on
+        return rows
+
+    def joined(self, more: ReplayRows) -> ReplayRows:
+        """Return these rows and `more` behind them."""
+        pairs = zip(self._columns(), more._columns(), strict=True)
+        return ReplayRows(*(a + b if isinstance(a, list) else np.concatenate([a, b]) for a, b in pairs))
+
+    def ends_record(self, end: int) -> bool:
+        """Return True if the row before `end` is the last one of its record."""
+        return not self.goes_on if end == len(self) else bool(self.numbers[end] != self.numbers[end - 1])
+
+    def _columns(self) -> list[Any]:
+        return [self.keys, self.values, self.operations, self.numbers, self.wall_ms, self.ttls_ms]
 
 
 @dataclass(slots=True)
@@ -90,13 +110,6 @@ class Replayed:
         self.waiting.append((ticket, number))
         while self.waiting and self.waiting[0][0].done:
             self._settle()
-
-    def reach(self, number: int) -> None:
-        """Note that the batches on their way complete `number`."""
-        if self.waiting:
-            self.waiting[-1] = self.waiting[-1][0], number
-        else:
-            self.number = number
 
     def settle_all(self, timeout_s: float) -> None:
         """Wait for the acknowledgements of all batches."""
@@ -150,9 +163,6 @@ def replay(
                 break
         if player.stop.is_set():
             break
-    if not player.stop.is_set():
-        # A stopped replay does not know which keys the rest of the snapshot names.
-        player.end_snapshot()
     player.done.settle_all(timeout_s)
     player.done.seconds = time.monotonic() - began
     return player.done
@@ -187,12 +197,37 @@ def _begins_anew(path: Path) -> bool:
 
 
 def rows_of(path: Path, after: int) -> Iterator[ReplayRows]:
-    """Yield the rows of a file after a number, at most `READ_ROWS` at a time."""
+    """Yield the rows of a file after a number, some ten thousand at a time.
+
+    Each portion ends with a record. A record with more rows than a batch may have is yielded in parts.
+    """
+    held: ReplayRows | None = None
+    for found in _read(path, after):
+        rows = found if held is None else held.joined(found)
+        # The last record may go on in the next rows.
+        last = int(np.searchsorted(rows.numbers, rows.numbers[-1]))
+        if last:
+            yield rows.part(0, last)
+        while len(rows) - last > DEFAULT.batch_items_max:
+            yield rows.part(last, last + DEFAULT.batch_items_max, goes_on=True)
+            last += DEFAULT.batch_items_max
+        held = rows.part(last, len(rows))
+    if held is not None:
+        yield held
+
+
+def _read(path: Path, after: int) -> Iterator[ReplayRows]:
+    """Yield the rows of a file after a number as they are read, at most `READ_ROWS` at a time.
+
+    Each row group is read alone, because groups of large values have few rows.
+    """
     with readable(path, ELSEWHERE):
-        for batch in opened(path).iter_batches(READ_ROWS, columns=_COLUMNS):
-            rows = _decode(batch, after)
-            if len(rows):
-                yield rows
+        file = opened(path)
+        for group in range(file.num_row_groups):
+            for batch in file.iter_batches(READ_ROWS, row_groups=[group], columns=_COLUMNS):
+                rows = _decode(batch, after)
+                if len(rows):
+                    yield rows
 
 
 def _decode(batch: Any, after: int) -> ReplayRows:
@@ -225,10 +260,9 @@ class _Player:
         self.reached = 0
         # The keys that the snapshot after a gap has not named yet; None outside of such a snapshot.
         self._stale: set[str] | None = None
-        self._stale_at = 0
 
     def play(self, rows: ReplayRows) -> None:
-        """Send rows, in batches that end with a record, each at its time."""
+        """Send rows in batches, each at its time. A batch ends with a record, or is a part of a larger one."""
         start = 0
         for end in self._ends(rows):
             if self.speed is not None:
@@ -236,7 +270,12 @@ class _Player:
             if self.stop.is_set():
                 return
             self._gaps(rows, start, end)
+            ends = rows.ends_record(end)
+            if ends and not self._stale:
+                self.reached = int(rows.numbers[end - 1])
             self._send(rows, start, end)
+            if ends:
+                self._end_snapshot(int(rows.numbers[end - 1]))
             start = end
 
     def _ends(self, rows: ReplayRows) -> list[int]:
@@ -272,6 +311,8 @@ class _Player:
             keys, values, operations = keys[1:], values[1:], operations[1:]
             start += 1
         if not keys:
+            # All that came before a gap is acknowledged.
+            self.done.number = self.reached
             return
         deletes = np.flatnonzero(operations == DELETE).tolist()
         lasting = np.flatnonzero(rows.ttls_ms[start:end])
@@ -281,37 +322,27 @@ class _Player:
         done.rows += len(keys)
         done.bytes += sum(map(len, values))
         done.deletes += len(deletes)
-        if self._stale is None:
-            self.reached = int(rows.numbers[end - 1])
         done.sent(ticket, self.reached)
 
     # -- a gap
 
     def _gaps(self, rows: ReplayRows, start: int, end: int) -> None:
-        """Begin, go on with, or end the snapshot after a gap, before a batch is sent."""
+        """Begin, or go on with, the snapshot after a gap, before a batch is sent."""
         if rows.operations[start] == GAP:
-            self.end_snapshot()
             if self._keys_under is None:
                 raise BadInput("the recording has a gap; give keys_under, so that what is gone can be deleted")
             self.done.settle_all(self._timeout_s)
-            self._stale, self._stale_at = self._keys_under(rows.keys[start]), int(rows.numbers[start])
-        if self._stale is None:
-            return
-        if rows.numbers[start] > self._stale_at:
-            self.end_snapshot()
-        else:
+            self._stale = self._keys_under(rows.keys[start])
+        if self._stale is not None:
             self._stale.difference_update(rows.keys[start:end])
 
-    def end_snapshot(self) -> None:
-        """Delete the keys that the snapshot after a gap did not name."""
-        if self._stale is None:
-            return
-        gone, self._stale, self.reached = self._stale, None, self._stale_at
+    def _end_snapshot(self, number: int) -> None:
+        """Delete the keys that the snapshot after a gap did not name; `number` is the snapshot's."""
+        gone, self._stale = self._stale, None
         if gone:
+            self.reached = number
             self.done.deletes += len(gone)
-            self.done.sent(self.clone.delete_many(sorted(gone)), self.reached)
-        else:
-            self.done.reach(self.reached)
+            self.done.sent(self.clone.delete_many(sorted(gone)), number)
 
 
 def _cut(ends: Any, forced: Any) -> Iterator[int]:
