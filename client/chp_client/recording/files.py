@@ -15,7 +15,7 @@
   at any time, and Spark reads the directory as plain Parquet: `spark.read.parquet(DIR)`.
 - A file's name tells which of the store's numbers the file covers. A recorder goes on at the end of the last file.
 - A file's metadata has its format, store and subtree, and the server that opened the epoch of its last number.
-  `_position` has a number, its store, and the server that opened its epoch.
+  `_position` has a number, its store and subtree, the start of the next file, and the server that opened its epoch.
 
 Needs pyarrow and numpy: pip install 'chp-clone[parquet]'.
 """

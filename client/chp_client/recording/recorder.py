@@ -24,6 +24,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -226,6 +227,19 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """The content of the file `_position`: the recording of `subtree` has all rows after `start`, up to `number`.
+
+    `subtree` is None if it is not known.
+    """
+
+    number: int = 0
+    start: int = 0
+    store: str = ""
+    subtree: str | None = None
+
+
 class RecordingWriter:
     """The writer of a recording's directory: it gathers rows, writes them in groups, and finishes files."""
 
@@ -244,11 +258,12 @@ class RecordingWriter:
         # The servers that opened the last two epochs, by epoch.
         self._openers: dict[int, bytes] = {}
         done = files(folder)
-        position, self.store = self._read_position()
+        position = self._read_position()
+        self.store = position.store
         # The next file begins at `_start`. All rows up to `reached` are added.
-        self._start = done[-1].until if done else 0
-        self.reached = max(self._start, position)
-        self._check(done)
+        self._start = done[-1].until if done else position.start
+        self.reached = max(self._start, position.number)
+        self._check(done, position.subtree)
 
     @property
     def opener(self) -> bytes:
@@ -261,7 +276,8 @@ class RecordingWriter:
             self._openers.pop(epoch_of(number), None)
             self._openers = dict(list(self._openers.items())[-1:]) | {epoch_of(number): opener}
 
-    def _check(self, done: list[RecordingFile]) -> None:
+    def _check(self, done: list[RecordingFile], theirs: str | None) -> None:
+        """Raise `BadInput` if the recording is of another subtree; `theirs` is that of the position."""
         if done:
             with readable(done[-1].path, "record into another directory"):
                 metadata = opened(done[-1].path).metadata.metadata or {}
@@ -269,8 +285,8 @@ class RecordingWriter:
             if self._start == self.reached:
                 self.be_told(self._start, bytes.fromhex(metadata.get(b"chp.opener", b"").decode()))
             theirs = metadata.get(b"chp.subtree", b"").decode()
-            if theirs != self.subtree:
-                raise BadInput(f"{self.folder} is a recording of {theirs!r}, not of {self.subtree!r}; give another")
+        if theirs not in (None, self.subtree):
+            raise BadInput(f"{self.folder} is a recording of {theirs!r}, not of {self.subtree!r}; give another")
 
     def be_of(self, store: bytes) -> None:
         """Note the store of the rows to come; raise `BadInput` if the recording is of another store."""
@@ -367,22 +383,29 @@ class RecordingWriter:
             why = os.strerror(error.errno) if error.errno else str(error)
             raise OSError(error.errno, why, str(self.folder / PART)) from error
 
-    def _read_position(self) -> tuple[int, str]:
+    def _read_position(self) -> _Position:
         try:
-            position = json.loads((self.folder / POSITION).read_text())
-            reached, store = int(Revision(str(position["number"]))), str(position["store"])
-            self.be_told(reached, bytes.fromhex(position.get("opener", "")))
-            return reached, store
+            found = json.loads((self.folder / POSITION).read_text())
+            reached, store = int(Revision(str(found["number"]))), str(found["store"])
+            # Older releases wrote neither a start nor a subtree.
+            start = int(Revision(str(found.get("start", found["number"]))))
+            subtree = found.get("subtree")
+            if start > reached or not isinstance(subtree, str | None):
+                return _Position()
+            self.be_told(reached, bytes.fromhex(found.get("opener", "")))
+            return _Position(reached, start, store, subtree)
         except (OSError, ValueError, KeyError, TypeError, BadInput):
             # The file is not there, or another program wrote it.
-            return 0, ""
+            return _Position()
 
     def _write_position(self) -> None:
         self._noted_at = time.monotonic()
         draft = self.folder / (POSITION + ".part")
-        draft.write_text(
-            json.dumps({"number": describe(self.reached), "store": self.store, "opener": self.opener.hex()})
-        )
+        position = {
+            "number": describe(self.reached), "start": describe(self._start), "subtree": self.subtree,
+            "store": self.store, "opener": self.opener.hex(),
+        }  # fmt: skip
+        draft.write_text(json.dumps(position))
         os.replace(draft, self.folder / POSITION)
 
 
