@@ -5,6 +5,7 @@ covers: recording/recorder.py
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from chp.errors import BadInput
 from chp.limits import MIB
 from chp.numbers import describe, number
 from chp_client.port.feed import FeedRecord
+from chp_client.recording import recorder
 from chp_client.recording.files import POSITION, file_name, files
 from chp_client.recording.recorder import RecordingWriter
 
@@ -76,3 +78,21 @@ def test_an_odd_position_is_ignored(tmp_path: Path, changed: dict[str, Any]) -> 
     position = json.loads((tmp_path / POSITION).read_text())
     (tmp_path / POSITION).write_text(json.dumps(position | changed))
     assert RecordingWriter(tmp_path, "/a/", 60.0, MIB).reached == 0
+
+
+def test_a_writer_that_gave_a_file_up_counts_its_bytes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next file is as large as any other."""
+    writer = RecordingWriter(tmp_path, "", 60.0, 1000)
+    writer.be_of(STORE)
+    writer.begin(BEGIN)
+    with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+        full.setattr(recorder.pq, "ParquetWriter", full_disk)
+        writer.take(FeedRecord(SEEN, SEEN, 0, ["/a"], [bytes(1000)]))
+    writer.take(FeedRecord(SEEN, SEEN, 0, ["/a"], [bytes(500)]))
+    assert not files(tmp_path), "500 bytes are less than a file has"
+    writer.take(FeedRecord(SEEN + 1, SEEN + 1, 0, ["/a"], [bytes(500)]))
+    assert len(files(tmp_path)) == 1
+
+
+def full_disk(*args: Any, **options: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")

@@ -379,7 +379,8 @@ class RecordingWriter:
             if self._file is not None:
                 # Otherwise pyarrow would close the file once more when it frees the object, and fail.
                 self._file.is_open = False
-            self._file, self._pending, self._pending_rows = None, [], 0
+            self._file, self._file_bytes = None, 0
+            self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
             why = os.strerror(error.errno) if error.errno else str(error)
             raise OSError(error.errno, why, str(self.folder / PART)) from error
 
