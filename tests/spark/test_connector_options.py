@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from chp_client.spark import foreach_writer
 from chp_client.spark import options as options_module
 from chp_client.spark.datasource import ChpDataSource
-from chp_client.spark.foreach import foreach_batch
+from chp_client.spark.foreach import foreach_batch, purpose
 from chp_client.spark.options import OPTIONS, BadOption, parse, reads_changes, table
 from chp_client.spark.progress import Progress, say
 from chp_client.spark.progress import log as progress_log
@@ -38,7 +38,7 @@ def test_option_names_ignore_case_and_options_have_defaults() -> None:
         {"SERVERS": "tcp://a:5556, tcp://b:5566", "Confirm.Overwrite": "TRUE", "txnappid": "x", "txnVersion": "7"}
     )
     assert options["servers"] == ["tcp://a:5556", "tcp://b:5566"] and options["confirm.overwrite"] is True
-    assert (options["applicationId"], options["version"], options["key"]) == ("x", 7, "key")
+    assert (options["applicationId"], options["version"], options["key"]) == ("x", 7, None)
     assert parse({**SERVERS, "checkpointLocation": "/x"})["subtree"] == "", "Spark's own are passed over"
     assert len(table().splitlines()) == len(OPTIONS) + 2
 
@@ -293,3 +293,9 @@ def test_the_option_ending_revision_takes_dotted_text_or_a_number() -> None:
             parse({**SERVERS, "startingOffsets": "earliest", "endingRevision": text})["endingRevision"]
             == (1 << 48) + 88
         )
+
+
+def test_a_sink_is_told_apart_in_the_same_way_whether_the_usual_key_is_named_or_not() -> None:
+    servers = {"servers": "tcp://127.0.0.1:5556"}
+    assert purpose(parse(servers)) == purpose(parse({**servers, "key": "key"})) == "4bcbf7c6beea75d4"
+    assert purpose(parse({**servers, "key": "id"})) != purpose(parse(servers))

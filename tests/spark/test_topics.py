@@ -237,6 +237,8 @@ def test_invalid_topic_options_are_refused(options: dict[str, str], text: str) -
     ("names", "options", "text"),
     [
         (["key"], {}, "no column 'value' for the value"),
+        (["customer", "value"], {"key": "custmer"}, "no column 'custmer' for the key; the frame has customer, value"),
+        (["value"], {"key": "key"}, "no column 'key' for the key; the frame has value"),
         (["value", "value"], {}, "2 columns are called 'value'"),
         (["id", "value"], {"key.template": "{nr}"}, "no column 'nr' for the key of the template"),
         (["key"], {"codec": "json"}, "no column is left for the value"),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from chp.errors import ChpError
 
 from . import staging
-from .options import BadOption, check_direction, parse
+from .options import KEY_COLUMN, BadOption, check_direction, parse
 from .progress import Progress
 from .values.messages import shape_of
 from .worker import first
@@ -91,6 +91,8 @@ _sent: dict[str, tuple[str | None, int]] = {}
 def purpose(options: dict[str, Any]) -> str:
     """Return a digest of the options that tell the sinks of one query apart. It is equal in the query's next run."""
     said = [options[name] for name in ("subtree", "key", "key.template", "value", "codec")]
+    # Earlier checkpoints have the name of the column here also if no option named it.
+    said[1] = said[1] or KEY_COLUMN
     # Add the topic only if there is one. So a sink without a topic keeps the digest of its earlier checkpoints.
     said += [] if options["topic"] is None else [options["topic"]]
     return hashlib.blake2b(repr(said).encode(), digest_size=8).hexdigest()

@@ -38,6 +38,8 @@ OF_THE_CATALOG = frozenset({"provider", "owner"})
 # takes a second for 100,000 tasks.
 PARTITIONS_MAX = 100_000
 NUMBER_MAX = (1 << 63) - 1
+# The column with the keys, if the option `key` names none.
+KEY_COLUMN = "key"
 
 
 class BadOption(BadInput):
@@ -201,7 +203,7 @@ OPTIONS = (
     Option("topic", "all", _topic, None, "name", "messages of a topic, in place of keys: `value` is one, with a `key` or none"),
     Option("timeout", "all", _seconds, 120.0, "seconds", "how long the servers may give no answer, a failover included"),
     Option("codec", "all", _choice("raw", "json", "msgpack"), "raw", "raw, json, msgpack", "how a value is made of columns, or columns of it"),
-    Option("key", "write", _name, "key", "column", "the column with the keys"),
+    Option("key", "write", _name, None, "column", "the column with the keys; default `key`, which messages may lack"),
     Option("key.template", "write", _name, None, "/a/{column}/b", "the key made of several columns, in place of `key`"),
     Option("value", "write", _name, None, "column", "the column with the values; default `value`, or with a codec all columns that are not named elsewhere, as an object with their names"),
     Option("ttl", "write", _ttl, None, "seconds or column", "how long a key lives if it is not written again; null in the column: for ever"),

@@ -147,6 +147,8 @@ class MessageShape(Shape):
 
     def __init__(self, options: dict[str, Any], names: Sequence[str]) -> None:
         self._topic: str = options["topic"]
+        # A column that the option names has to be there; without the option messages may have no keys.
+        self._names_key = options["key"] is not None
         named = options["headers"]
         # Without a codec, the value is one column. So another column that is called `headers` is taken for the headers.
         self._headers: str | None = named or (HEADERS_COLUMN if self._is_plain(options, names) else None)
@@ -165,7 +167,8 @@ class MessageShape(Shape):
         return [name for name in super()._others() if name != self._headers]
 
     def _of_keys(self) -> list[str]:
-        return super()._of_keys() if self._template or self._key in self._names else []
+        is_wanted = self._template or self._names_key or self._key in self._names
+        return super()._of_keys() if is_wanted else []
 
     def segments(self, batch: pa.RecordBatch) -> Iterator[PackedRows]:
         """Yield the rows as segments, none larger than a batch may be."""

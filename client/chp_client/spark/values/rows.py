@@ -26,6 +26,7 @@ from chp.errors import BadKey
 from chp.keys import check_subtree
 from chp.limits import DEFAULT
 
+from ..options import KEY_COLUMN
 from .fields import (
     BadDataFrame,
     is_binary,
@@ -50,7 +51,7 @@ class Shape:
     def __init__(self, options: dict[str, Any], names: Sequence[str]) -> None:
         self._names = list(names)
         self._template = options["key.template"]
-        self._key: str = self._template or self._found(options["key"])
+        self._key: str = self._template or self._found(options["key"] or KEY_COLUMN)
         self._subtree = check_subtree(options["subtree"])
         self._codec: str = options["codec"]
         ttl = options["ttl"]
