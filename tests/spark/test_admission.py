@@ -16,6 +16,7 @@ from chp_client.port.ask import Interrupted
 from chp_client.spark import spark_api
 from chp_client.spark.datasource import ChpDataSource
 from chp_client.spark.options import BadOption, parse
+from chp_client.spark.reading import snapshot as snapshot_module
 from chp_client.spark.reading import stream as stream_module
 from chp_client.spark.reading.admission import Admission
 from chp_client.spark.reading.changes import sizes_of
@@ -171,6 +172,25 @@ def test_the_stream_asks_again_for_sizes_after_an_interruption(
     monkeypatch.setattr(stream_module, "monotonic", lambda: next(now))
     with pytest.raises(Interrupted):
         list(Stream(server, maxRowsPerTrigger=4).all())
+
+
+def test_the_first_batch_is_read_again_no_longer_than_the_option_timeout_says(
+    server: TestServer, clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone.set("/a", b"first").wait(30)
+    now = count()
+    asked = []
+
+    def breaking(*_: object, packed: bool) -> Iterator[Any]:
+        asked.append(packed)
+        yield from ()
+        raise Interrupted("the server went away in the middle of an answer")
+
+    monkeypatch.setattr(snapshot_module, "_answer", breaking)
+    monkeypatch.setattr(snapshot_module, "monotonic", lambda: next(now))
+    with pytest.raises(Interrupted):
+        Stream(server, startingOffsets="snapshot", timeout=7).next()
+    assert len(asked) == 8, "a second goes by with each look at the clock"
 
 
 def test_streams_of_keys_and_topics_refuse_each_others_checkpoints(server: TestServer, clone: Clone) -> None:

@@ -245,7 +245,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with port_of(self._options, silence_s=again) as port:
             found: Iterator[Updates]
             if isinstance(partition, SnapshotSlice):
-                found = (_unchanged(u, partition.until) for u in read_part(port, self._subtree, partition.piece))
+                read = read_part(port, self._subtree, partition.piece, timeout_s=self._options["timeout"])
+                found = (_unchanged(u, partition.until) for u in read)
             else:
                 assert isinstance(partition, RetainedChanges)
                 found = Retained(self._options).read(port, partition)
