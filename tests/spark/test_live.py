@@ -134,6 +134,28 @@ def test_a_closed_table_opens_anew(server: TestServer, table: Live) -> None:
     assert table["/rates/USD"] == "1" and snapshots(server) == 2
 
 
+def test_a_copy_that_closed_by_itself_is_replaced(server: TestServer, table: Live) -> None:
+    put(server, USD="1")
+    before = table.pin()
+    assert before["/rates/USD"] == "1" and table._clone is not None
+    # A Clone whose agent fails closes in this way: the table is not told.
+    table._clone.close()
+    put(server, USD="2")
+    assert table["/rates/USD"] == table.pin()["/rates/USD"] == "2" and table.state is State.SYNCED
+
+
+def test_a_copy_of_another_store_gets_a_new_pin(server: TestServer, table: Live) -> None:
+    put(server, USD="1")
+    before = table.pin()
+    assert table._clone is not None
+    table._clone.close()
+    server.kill()
+    server.start()
+    put(server, USD="2")
+    now = table.pin()
+    assert now["/rates/USD"] == "2" and (now.revision, now.resyncs) == (before.revision, before.resyncs)
+
+
 def test_a_live_table_survives_a_failover(pair: Pair) -> None:
     table = live(pair.servers, "/rates/", codec="text")
     try:
@@ -185,6 +207,10 @@ def test_replicas_are_bounded(server: TestServer) -> None:
         assert [len(each) for each in tables] == [0] * REPLICAS_MAX
         with pytest.raises(BadInput, match="use one of a larger subtree"):
             live(server.address, "/more/").get("x")
+        clone = tables[0]._clone
+        assert clone is not None
+        clone.close()
+        assert len(live(server.address, "/0/")) == 0, "a copy takes the place of the closed one"
     finally:
         for each in tables:
             each.close()

@@ -196,12 +196,13 @@ class Live(Mapping[str, Any]):
     def _here(self) -> Clone:
         # An empty mapping is false, so compare with None.
         clone = self._clone
-        return clone if clone is not None else self._open()
+        return clone if clone is not None and not clone.closed else self._open()
 
     def _open(self) -> Clone:
         clone = _replica(self._from)
         clone.wait_until_synced(self._timeout_s)
-        self._clone = clone
+        # The numbers of another copy may be of another store.
+        self._clone, self._pinned = clone, None
         return clone
 
 
@@ -230,7 +231,8 @@ def _replica(source: Source) -> Clone:
     with _lock:
         clone = _replicas.get(source)
         if clone is None or clone.closed:
-            if len(_replicas) >= REPLICAS_MAX:
+            # The new copy takes the place of a closed one.
+            if clone is None and len(_replicas) >= REPLICAS_MAX:
                 raise BadInput(
                     f"{REPLICAS_MAX} live tables are open in this process; use one of a larger subtree, or close() some"
                 )
