@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -258,3 +259,22 @@ def test_chp_sub_gives_back_a_message_whose_command_fails(pair: Pair) -> None:
         assert [each["value"] for each in letters(clone, "shell.g.dead")] == [b"bad"]
         shown = run("topic", "groups", "shell").stdout
         assert "lag 0" in shown and "failing" not in shown
+
+
+def test_chp_sub_counts_no_message_that_comes_again(pair: Pair, tmp_path: Path) -> None:
+    run = partial(talk.run, "--servers", ",".join(pair.servers))
+    tried = tmp_path / "tried"
+    with Clone(pair.servers, subtree=None) as clone:
+        shell = clone.topic("shell")
+        shell.subscribe("g", start="begin", max_deliveries=2)
+        shell.publish_many([b"bad", b"behind", b"other"], ["b", "b", "a"]).wait(WAIT_S)
+        command = f'read -r line; echo "$line" >> {tried}; [ "$line" != bad ]'
+        words = "sub", "shell", "--group", "g", "--exec", command, "--count", "1"
+        # The message behind the one that was given back waits in its slot.
+        assert run(*words).exit_code == 0 and tried.read_text().split() == ["bad", "other"]
+        # A message that fails for the last time counts: so a command that always fails ends too.
+        last = run(*words)
+        assert (last.exit_code, tried.read_text().split()[2:]) == (0, ["bad"]) and "2 of 2" in last.stderr
+        until(lambda: [each["value"] for each in letters(clone, "shell.g.dead")] == [b"bad"])
+        assert run(*words).exit_code == 0 and tried.read_text().split()[3:] == ["behind"]
+        assert run("sub", "shell", "--group", "g", "--no-wait").stdout == "", "all of them are acknowledged"

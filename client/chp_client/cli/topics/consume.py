@@ -119,34 +119,42 @@ def member(topic: Topic, asked: ConsumeOptions) -> Iterator[Consumer]:
 
 
 def take(consumer: Consumer, batch: Batch, asked: ConsumeOptions, left: int | None) -> int:
-    """Handle at most `left` messages of a batch; return how many are done, put aside or given back."""
-    messages = list(batch)[:left]
-    if not messages:
-        return 0
+    """Handle messages of a batch until `left` are done; return the number that are.
+
+    A message is done when it was handled and acknowledged, or put aside. One that was given back comes again.
+    """
     if asked.program is None:
+        messages = list(batch)[:left]
+        if not messages:
+            return 0
         asked.settings.out.show(messages, asked.fields, asked.text)
         return len(messages) if acknowledged(batch, messages[-1], asked) else 0
     run = Command(asked.program, consumer.topic, asked)
     # The offsets of messages that the pair gives again, because they follow a message that was given back.
     again: set[int] = set()
-    for n, message in enumerate(messages):
+    done, most = 0, batch.deliveries_max
+    for message in list(batch):
+        if done == left:
+            break
         if message.offset in again:
             continue
-        counts = batch.deliveries_max is not None
-        if not (why := consumer.attempt(run, message, 1 if counts else asked.tries)):
-            done = acknowledged(batch, message, asked)
+        comes_again = False
+        if not (why := consumer.attempt(run, message, asked.tries if most is None else 1)):
+            is_told = acknowledged(batch, message, asked)
         elif run.code in NOT_RUN:
             raise Misused(f"--exec: {why}: the shell can't run it; message {message.offset} was left as it is")
-        elif counts:
+        elif most is not None:
             again.update(batch.reject(message, why))
-            done = acknowledged(batch, message, asked)
-            warned(f"message {message.offset} was given back, {batch.deliveries} of {batch.deliveries_max}: {why}")
+            is_told = acknowledged(batch, message, asked)
+            comes_again = batch.deliveries < most
+            warned(f"message {message.offset} was given back, {batch.deliveries} of {most}: {why}")
         else:
             batch.reject(message, why, asked.tries)
-            done = put_aside(consumer, batch, f"message {message.offset}", why, asked)
-        if not done:
-            return n
-    return len(messages)
+            is_told = put_aside(consumer, batch, f"message {message.offset}", why, asked)
+        if not is_told:
+            break
+        done += not comes_again
+    return done
 
 
 def put_aside(consumer: Consumer, batch: Batch, which: str, why: str, asked: ConsumeOptions) -> bool:

@@ -120,7 +120,7 @@ def _lines() -> Iterator[bytes]:
     metavar="begin|end|OFFSET",
     help="Where to begin; a group that exists goes on where it is.  [default: end; a new group: begin]",
 )
-@at_least_1("--count", help="End after so many messages.")
+@at_least_1("--count", help="End after so many messages; one that is given back to its group does not count.")
 @click.option(
     "--no-wait", is_flag=True, help="End when all that is there was printed; in a group, after a second without any."
 )
