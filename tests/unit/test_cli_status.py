@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import socket
@@ -218,6 +219,39 @@ def test_a_wrong_port_is_told_from_a_busy_server(kind: int, why: str, monkeypatc
         there.linger = 0
         address = f"tcp://127.0.0.1:{there.bind_to_random_port('tcp://127.0.0.1')}"
         assert probe.why_silent(address, gone(address), with_key=False) == why
+
+
+@pytest.mark.parametrize("cut", [8, 20, 22, 24, 27, 30])
+@pytest.mark.parametrize(("kind", "why"), [(b"ROUTER", probe.BUSY), (b"XPUB", probe.NOT_FIRST)])
+def test_a_ready_command_that_comes_in_two_pieces_is_read_whole(
+    cut: int, kind: bytes, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "CONNECT_S", 30.0)
+    monkeypatch.setattr(probe, "GREETING_S", 30.0)
+    monkeypatch.setattr(socket, "create_connection", CONNECT)
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+    body = b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4) + kind + b"\x08Identity" + bytes(4)
+    ready = bytes([4, len(body)]) + body
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            there, _ = server.accept()
+            with there:
+                there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                there.sendall(greeting)
+                there.sendall(ready[:cut])
+                # The client reads the first piece before the second one is sent.
+                time.sleep(0.1)
+                with contextlib.suppress(OSError):
+                    there.sendall(ready[cut:])
+                    while there.recv(64):
+                        pass
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        there = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        assert probe.why_silent(there, gone(there), with_key=False) == why
+        thread.join()
 
 
 def test_a_server_that_wants_a_key_denies_a_client_without_one(monkeypatch: pytest.MonkeyPatch) -> None:

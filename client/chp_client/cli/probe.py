@@ -30,6 +30,8 @@ BUSY = "greets, but does not answer in time; is it busy? Look at its log, or giv
 # server is a ROUTER.
 NULL_REST = b"\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 READY, TYPE = b"\x05READY", b"\x0bSocket-Type"
+# The type comes within so many octets, which may begin with the rest of the server's greeting.
+READY_BYTES = 2 * GREETING_BYTES
 FIRST_PORT = b"ROUTER"
 UNKNOWN = "its host name is not known here; mend the address"
 
@@ -72,13 +74,19 @@ def _socket_type(found: socket.socket) -> bytes:
     told = b""
     try:
         found.sendall(NULL_REST)
-        while TYPE not in told and len(told) < GREETING_BYTES and (more := found.recv(GREETING_BYTES)):
+        while not (kind := _kind_in(told)) and len(told) < READY_BYTES and (more := found.recv(GREETING_BYTES)):
             told += more
     except OSError:
         return b""
+    return kind
+
+
+def _kind_in(told: bytes) -> bytes:
+    """Return the socket's type in what came of a READY command; nothing until the whole type has come."""
     # After the name "Socket-Type" come the length of the value, in four octets, and the value.
     _, _, rest = told.partition(READY)[2].partition(TYPE)
-    return rest[4 : 4 + int.from_bytes(rest[:4])]
+    end = 4 + int.from_bytes(rest[:4])
+    return rest[4:end] if len(rest) >= end else b""
 
 
 def explain(view: ServerStatus, answer: Answer, *, with_key: bool) -> None:
