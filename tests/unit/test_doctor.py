@@ -52,7 +52,7 @@ def test_a_pair_that_is_well() -> None:
         ({"peer": {**PEER, "settings_differ": {"scrub_s": [600, 0]}}}, WARN, "has scrub_s 600, its peer 0"),
         ({"misfit": {"name": "b", "text": "it has another store; correct --peer"}}, BAD, "another store"),
         ({"state": "passive"}, BAD, "nobody active"),
-        ({"replica": {"age": 6100}}, BAD, "heard the active 6.1 s ago"),
+        ({"replica": {"age": 6100}}, BAD, "not been known to be current for 6.1 s"),
         ({"replica": {"cpu": 900}}, WARN, "uses 90 % of a core"),
         ({"replicas": [{"name": "r1", "silent_s": 30.0}]}, WARN, "the replica r1 of tcp://a:5556 reported 30 s ago"),
         (

@@ -188,7 +188,9 @@ def _replica(view: ServerStatus) -> Iterator[Finding]:
     age, cpu = view.fact("replica.age"), view.fact("replica.cpu")
     if age is not None and age > AGE_MS:
         yield Finding(
-            BAD, f"the replica {view.server} heard the active {age / 1000:.1f} s ago", "mend its way to --upstream"
+            BAD,
+            f"the replica {view.server} has not been known to be current for {age / 1000:.1f} s",
+            "see its log: wait while it catches up; if it does not hear the active, mend its way to --upstream",
         )
     if cpu is not None and cpu >= BUSY_CPU:
         yield Finding(
