@@ -191,9 +191,15 @@ def _serve(out: Out, children: list[Child], addresses: list[str], lines: list[st
                 primary, backup = (f"a {child.name} (process {child.number})" for child in children[:2])
                 with contextlib.suppress(OSError):
                     out.lines([f"ready: {primary} and {backup}; Ctrl-C ends both", *lines])
-            while not stop.wait(AGAIN_S):
+            # When the end of each child was noticed.
+            ends: dict[str, float] = {}
+            while not stop.wait(LOOK_S):
                 for child in children:
-                    if (code := child.has_ended()) is not None:
+                    if (code := child.has_ended()) is None:
+                        continue
+                    now = time.monotonic()
+                    if now - ends.setdefault(child.name, now) >= AGAIN_S:
+                        del ends[child.name]
                         child.start()
                         child.say(f"ended with {code}; started again as process {child.number}")
         finally:
