@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import json
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,3 +98,23 @@ def test_a_writer_that_gave_a_file_up_counts_its_bytes_no_more(tmp_path: Path, m
 
 def full_disk(*args: Any, **options: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_snapshot_that_is_interrupted_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay of a part of a snapshot would delete all keys that the part lacks."""
+    chunks = [FeedRecord(SEEN, SEEN, 0, [f"/a/{i}"], [b"x"]) for i in range(2)]
+    found = SimpleNamespace(number=SEEN, chunks=chunks, revisions=[[SEEN]] * 2)
+    feed: Any = SimpleNamespace(snapshot=lambda _: found, stats={"holes": 0}, store=STORE, opener=b"")
+    writer = RecordingWriter(tmp_path, "/a/", 60.0, MIB)
+    writer.be_of(STORE)
+    add = writer.add
+
+    def interrupted(record: FeedRecord, *more: Any) -> None:
+        if record is chunks[1]:
+            raise KeyboardInterrupt
+        add(record, *more)
+
+    monkeypatch.setattr(writer, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        recorder._until(Event(), feed, writer, "snapshot", print)
+    assert not files(tmp_path) and not writer.reached

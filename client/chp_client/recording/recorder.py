@@ -193,13 +193,18 @@ def _snapshot(feed: Feed, writer: RecordingWriter, gap: bool) -> None:
             f"{describe(found.number)}: it lost what came between; record it into another directory"
         )
     now_ms = int(time.time() * 1000)
-    if gap:
-        row = FeedRecord(found.number, found.number, now_ms, [writer.subtree], [b""], [0])
-        writer.add(row, GAP)
-    for chunk, revisions in zip(found.chunks, found.revisions, strict=True):
-        chunk.first = chunk.last = found.number
-        chunk.wall_ms = now_ms
-        writer.add(chunk, SNAPSHOT, revisions)
+    try:
+        if gap:
+            row = FeedRecord(found.number, found.number, now_ms, [writer.subtree], [b""], [0])
+            writer.add(row, GAP)
+        for chunk, revisions in zip(found.chunks, found.revisions, strict=True):
+            chunk.first = chunk.last = found.number
+            chunk.wall_ms = now_ms
+            writer.add(chunk, SNAPSHOT, revisions)
+    except BaseException:
+        # A replay of a part of a snapshot would delete the keys that the part lacks.
+        writer.give_up()
+        raise
     writer.be_told(found.number, found.opener)
     writer.begin(found.number)
     writer.rotate_if_due()
@@ -370,17 +375,21 @@ class RecordingWriter:
         self._file_bytes += self._pending_bytes
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
+    def give_up(self) -> None:
+        """Drop the rows that were added, and the unfinished file. The next recorder asks for them again."""
+        if self._file is not None:
+            # Otherwise pyarrow would close the file once more when it frees the object, and fail.
+            self._file.is_open = False
+        self._file, self._file_bytes = None, 0
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Give up the unfinished file on an error, as on a full disk. The next recorder asks for its rows again."""
+        """Give up the unfinished file on an error, as on a full disk."""
         try:
             yield
         except OSError as error:
-            if self._file is not None:
-                # Otherwise pyarrow would close the file once more when it frees the object, and fail.
-                self._file.is_open = False
-            self._file, self._file_bytes = None, 0
-            self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+            self.give_up()
             why = os.strerror(error.errno) if error.errno else str(error)
             raise OSError(error.errno, why, str(self.folder / PART)) from error
 
