@@ -19,8 +19,8 @@ SEEDS_A_PART = 1000
 # The simulator runs the cores. It runs no Clone, no program and no socket around them.
 SHELLS = (
     *(f"client/chp_client/{name}" for name in (
-        "agent/", "checks.py", "cli/", "clone/", "codecs.py", "gateway/", "mount_table.py", "mounted/", "port/", "recipes/",
-        "recording/", "spark/", "topics/", "typed.py",
+        "agent/", "checks.py", "cli/", "clientfile.py", "clone/", "codecs.py", "gateway/", "mount_table.py", "mounted/",
+        "port/", "recipes/", "recording/", "spark/", "topics/", "typed.py",
     )),
     "client/pyspark_chp/", "client/pytest_chp/",
     *(f"server/chp_server/{name}" for name in ("main.py", "ports/", "shell/", "store/sql/", "testing.py", "tools/")),
