@@ -1,9 +1,9 @@
-"""Checks objects against a schema in CDDL (RFC 8610), of which spec/schema.cddl uses a small part.
+"""A checker of objects against a schema in CDDL (RFC 8610). It understands the small part that spec/schema.cddl uses.
 
     Schema(text).check("segment", [["/a"], [b"1"], None])     -> None, or a Mismatch that says where
 
-Understood are rules, `[ ]`, `{ }`, `( )`, `/`, the occurrences `?`, `*`, `+` and `n*m`, ranges, `.size`, literals, and
-the names uint, int, tstr, bstr, bool, float, nil and any. An array is matched from left to right, without going back.
+This part has rules, `[ ]`, `{ }`, `( )`, `/`, the occurrences `?`, `*`, `+` and `n*m`, ranges, `.size`, literals, and
+the names uint, int, tstr, bstr, bool, float, nil and any. An array is matched from left to right, without backtracking.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Schema:
             self.entries[name] = self._keys
 
     def check(self, rule: str, thing: Any) -> None:
-        """Raise `Mismatch` unless the object follows that rule."""
+        """Raise `Mismatch` unless the object follows the rule of this name."""
         self._named(rule)(thing, rule)
 
     @staticmethod

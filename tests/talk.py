@@ -1,10 +1,10 @@
-"""How tests talk to Clones and commands, and how they wait; `conftest.py` makes fixtures of it.
+"""Functions by which tests talk to Clones and commands, and wait; `conftest.py` makes fixtures of them.
 
-A test takes the fixtures `server`, `pair`, `clone` and `run` where their settings do. A test that needs other settings
+A test takes the fixtures `server`, `pair`, `clone` and `run` if their settings suffice. A test with other settings
 opens `TestServer(...)` or `Pair(...)` itself, and then one of these:
 
     synced(servers, ...)       a Clone that holds its first snapshot
-    unconnected(...)           a Clone whose servers nobody runs
+    unconnected(...)           a Clone that no server answers
     run("get", "/a")           a command of `chp`, inside the test's process
     until(condition, what)     a wait for what another thread or process does
     join_all(thread, ...)      a wait for the end of threads
@@ -31,17 +31,17 @@ WAIT_S = 60.0
 # Bounds of memory are multiplied by this: each object of Python without the GIL has 16 bytes more.
 LARGER = 1.6 if sysconfig.get_config_var("Py_GIL_DISABLED") else 1.0
 TICK_S = 0.01
-# A port that no server has
+# The address of a port at which no server listens.
 NO_SERVER = "tcp://127.0.0.1:9"
 
-# Settings of a server whose clients hear soon how things stand
+# The settings of a server whose frequent heartbeats soon tell clients its state.
 QUICK: dict[str, Any] = {"heartbeat_s": 0.1}
-# Settings of a pair that does not take a busy machine for a dead peer
+# The settings of a pair whose servers do not take a busy machine for a dead peer.
 PATIENT: dict[str, Any] = {"heartbeat_s": 0.1, "peer_timeout_s": 1.0}
 
 
 def until(condition: Callable[[], object], what: str | Callable[[], object] = "", timeout_s: float = WAIT_S) -> None:
-    """Wait until `condition` holds; AssertionError with `what`, or with what it returns, if that takes too long."""
+    """Wait until `condition` holds. Raise AssertionError with `what`, or with its result, if that takes too long."""
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, f"not within {timeout_s:g} s: {what() if callable(what) else what}"
@@ -49,7 +49,7 @@ def until(condition: Callable[[], object], what: str | Callable[[], object] = ""
 
 
 def join_all(*threads: Thread) -> None:
-    """Wait until the threads have ended; AssertionError if one hangs."""
+    """Wait until the threads have ended. Raise AssertionError if one hangs."""
     for thread in threads:
         thread.join(WAIT_S)
     assert not any(thread.is_alive() for thread in threads), f"a thread hangs: {threads}"

@@ -25,11 +25,12 @@ from chp_server.tools.journal_tools import verify
 
 EPOCH = 1 << 48
 FEW, MANY = 40, 1000
+# name -> (number of rows, bytes of a row, row at which a snapshot is made)
 SHAPES = {
     "closed": (40, 3000, 20),
     "killed": (30, 3000, 15),
     "checkpointed": (150, 70_000, 60),
-}  # rows, bytes, snapshot
+}
 FILES = ("journal.sqlite", "journal.sqlite-wal")
 
 
@@ -101,7 +102,7 @@ def garbage(rng: random.Random, file: Path, _: Path) -> None:
 
 
 def misplaced(rng: random.Random, file: Path, _: Path) -> None:
-    """Write a block to the place of another one."""
+    """Overwrite a block of the file with another block of it."""
     data = bytearray(file.read_bytes())
     size = min(len(data), rng.choice([512, 4096, 16384]))
     a, b = (rng.randrange(len(data) // size) * size for _i in range(2))
@@ -126,7 +127,7 @@ def remove(rng: random.Random, file: Path, _: Path) -> None:
 
 
 def put_back(rng: random.Random, file: Path, earlier: Path) -> None:
-    """Put a file back as it was at an earlier moment."""
+    """Restore a file from an earlier moment. Remove it if it was not there yet."""
     old = earlier / file.name
     if old.exists():
         shutil.copy(old, file)
@@ -135,7 +136,7 @@ def put_back(rng: random.Random, file: Path, earlier: Path) -> None:
 
 
 def retype(rng: random.Random, file: Path, _: Path) -> None:
-    """Give a column another type, as SQLite reads it from a zeroed header of a record."""
+    """Store a value of another type in a column, as SQLite would read a record whose header is zeroed."""
     tables = {"rows": ("last", "prev", "wrote", "crc", "body"), "chunks": ("crc", "body"), "meta": ("value", "crc")}
     table = rng.choice(list(tables))
     value = rng.choice(["NULL", "0", "-1", "'text'", "x''", "1.5", "CAST(x'ff' AS TEXT)", "zeroblob(10)"])
@@ -182,7 +183,7 @@ def rows_of(place: Path, recover: str) -> tuple[list[LoggedRow], int, str]:
 
 
 def outcome(place: Path, shape: str) -> str:
-    """Return what becomes of a damaged journal. Raise AssertionError if that is not allowed."""
+    """Return "refused" or "whole" for a damaged journal. Raise AssertionError if anything else happens."""
     rows, size, snapshot = SHAPES[shape]
     report = verify(f"sqlite:{place}")
     spare = place.parent / f"{place.name}-prefix"
@@ -254,7 +255,7 @@ def test_a_thousand_damages_are_recovered_or_refused(originals: dict[str, Path],
 
 @pytest.mark.parametrize("column", ["NULL", "7", "1.5", "'text'"])
 def test_a_row_body_of_another_type_is_refused(originals: dict[str, Path], tmp_path: Path, column: str) -> None:
-    """A zeroed block may give a body another type, for which a start once ended with exit 70."""
+    """A zeroed block may give a body another type. A start on such a journal once ended with exit code 70."""
     shutil.copytree(originals["closed"], place := tmp_path / "data")
     db = sqlite3.connect(place / "journal.sqlite", isolation_level=None)
     db.execute("PRAGMA writable_schema=ON")
@@ -267,7 +268,7 @@ def test_a_row_body_of_another_type_is_refused(originals: dict[str, Path], tmp_p
 
 
 def test_a_damaged_mark_is_refused_and_a_missing_mark_is_made_anew(originals: dict[str, Path], tmp_path: Path) -> None:
-    """A journal without a mark is older than marks, but a damaged mark cannot tell that nothing is missing."""
+    """A journal without a mark may be older than marks. A damaged mark cannot prove that no row is missing."""
     rng = random.Random(1)
     for i, kind in enumerate((flip, zero, garbage, cut, shift, remove)):
         place = tmp_path / str(i)

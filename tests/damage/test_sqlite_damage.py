@@ -34,7 +34,7 @@ BODY = 5000
 
 
 def row(n: int) -> LoggedRow:
-    """Return the row of sequence `n`, whose body can be found in the file."""
+    """Return the row of sequence `n`. A test can search the file for its body."""
     return LoggedRow(EPOCH | n, EPOCH | n, b"body %06d " % n + bytes(BODY))
 
 
@@ -55,7 +55,7 @@ def filled(place: Path, rows: int = 20, snapshot_at: int = 0, **options: Any) ->
 
 
 def crashed(place: Path, rows: int) -> Path:
-    """Make the journal of a killed process: all rows are synced and still in the log."""
+    """Make the journal of a killed process. All its rows are synced, and SQLite's log (-wal) still has them."""
     code = (
         "import os, sys; from tests.damage.test_sqlite_damage import *;"
         " j = open_journal('sqlite:' + sys.argv[1]); j.load();"
@@ -74,7 +74,7 @@ def marked(file: Path, n: int) -> None:
 
 
 def flip(file: Path, needle: bytes, offset: int = 100) -> None:
-    """Flip one bit, `offset` bytes into the only place where `needle` is."""
+    """Flip one bit, `offset` bytes after the first occurrence of `needle`."""
     data = bytearray(file.read_bytes())
     at = data.index(needle)
     data[at + offset] ^= 0x10
@@ -90,7 +90,7 @@ def edit(file: Path, sql: str) -> None:
 
 
 def load(place: Path, **options: Any) -> tuple[int, list[int], str, Journal]:
-    """Open and load: the number, the sequences of the rows, the report."""
+    """Load a journal. Return the number of rows set aside, the sequences of its rows, the report, and the journal."""
     journal = open_journal(f"sqlite:{place}", **options)
     try:
         loaded = journal.load()
@@ -143,7 +143,7 @@ def test_a_journal_takes_new_rows_after_recover_prefix(tmp_path: Path) -> None:
 
 
 def test_epochs_that_were_set_aside_are_remembered(tmp_path: Path) -> None:
-    """Epochs of discarded rows are remembered: one row of epoch 1 is damaged, and so is the last row."""
+    """`prefix` sets aside all rows from the first damaged one on. Later starts still know the epochs of those rows."""
     journal = open_journal(f"sqlite:{tmp_path}")
     assert journal.load().seen_epoch == 0
     for n in range(1, 10):
@@ -160,7 +160,7 @@ def test_epochs_that_were_set_aside_are_remembered(tmp_path: Path) -> None:
 
 
 def test_epochs_set_aside_are_remembered_if_the_meta_table_takes_no_insert(tmp_path: Path) -> None:
-    """The list of free space in the index of meta values is damaged, which only an insert finds."""
+    """The list of free space in the index of meta values is damaged. Only an insert finds that."""
     file = filled(tmp_path)
     db = sqlite3.connect(file)
     (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_meta_1'").fetchone()
@@ -292,7 +292,7 @@ def test_a_file_of_garbage_is_refused(tmp_path: Path) -> None:
 
 
 def wal_frames(file: Path) -> tuple[Path, int, int]:
-    """Return the log of `file`, the size of a frame, and the number of frames."""
+    """Return the path of the -wal file of `file`, the size of a frame in it, and the number of frames."""
     wal = Path(f"{file}-wal")
     size = 24 + struct.unpack(">I", wal.read_bytes()[8:12])[0]
     return wal, size, (wal.stat().st_size - 32) // size
@@ -385,7 +385,7 @@ def test_a_journal_in_use_is_refused_with_the_pid_of_its_process(tmp_path: Path)
 
 
 def in_child(work: Callable[[], None]) -> None:
-    """Run `work` in a forked child, where limits and rights can be given up; its failure is ours."""
+    """Run `work` in a forked child, which may give up rights for good. The test fails if the child does."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -400,7 +400,7 @@ def in_child(work: Callable[[], None]) -> None:
 
 
 def let_others_in(place: Path) -> None:
-    """Open pytest's directories for other users, since `give_up_root` becomes one."""
+    """Open pytest's directories for other users, because `give_up_root` changes to another user."""
     for parent in (place, *place.parents):
         if parent.is_relative_to(tempfile.gettempdir()) and str(parent) != tempfile.gettempdir():
             parent.chmod(0o755)

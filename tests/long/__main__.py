@@ -1,8 +1,8 @@
 """Run long proofs, one part or all in turn: `python -m tests.long [PART ...] [--list] [--report]`.
 
 Each run of a part appends a line to tests/long.jsonl, which is committed: the part, the commit, whether the tree
-differed from it, the result, how many rounds went well, and the names of those that did not. "again" counts the rounds
-that went well at a further try.
+differed from the commit, the result, how many rounds went well, and the names of the failed rounds. "again" counts the
+rounds that went well at a further try.
 
     green     All rounds went well, or were skipped because a program that they need is missing.
     red       A round failed, and failed again if the part repeats such rounds. artifacts/long/PART.log has the output.
@@ -71,7 +71,8 @@ class Runner:
             line["seconds"] = round(time.monotonic() - began)
             self._append(line)
             _tell(part, line)
-            # A part that has ended begins anew with its next run. What parts share is left, unless one of them failed.
+            # A part that has ended begins anew with its next run, so its directory goes. A directory that parts share
+            # stays, unless a part has failed or files have changed.
             ended = line["result"] not in ("stopped", "red") and not part.shares
             if ended or line["result"] == "red" or after.content != before.content:
                 shutil.rmtree(state)
@@ -81,7 +82,7 @@ class Runner:
 
     @contextmanager
     def _locked(self, part: Part) -> Iterator[IO[str]]:
-        """Keep other runs of a part away; its processes keep them away too, if this one is killed."""
+        """Keep other runs of a part away. The part's processes inherit the lock, in case this process is killed."""
         self._place.mkdir(parents=True, exist_ok=True)
         with (self._place / f"{part.shares or part.name}.lock").open("a+") as lock:
             try:
@@ -95,7 +96,7 @@ class Runner:
             yield lock
 
     def _state(self, part: Part, now: Tree) -> Path:
-        """Return the directory of a part. What another tree left there is of no use and goes."""
+        """Return the directory of a part. Remove what a run on another tree has left there."""
         state = self._place / (part.shares or part.name)
         of = state / "tree"
         if not of.exists() or of.read_text() != now.content:
@@ -108,7 +109,7 @@ class Runner:
 
     def _append(self, line: dict[str, Any]) -> None:
         with self._lines.open("a+") as out:
-            # Somebody may have edited the file and left out the end of its last line.
+            # An editor may have removed the newline at the end of the file.
             out.seek(0)
             text = out.read()
             out.write("\n" * (text[-1:] not in ("", "\n")) + json.dumps(line) + "\n")
@@ -170,7 +171,7 @@ def _perform(command: list[str], log: Path, seconds: float, lock: IO[str]) -> tu
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let tests end their servers and unmount their disks. A further interrupt does not cut that short."""
+    """Interrupt tests, and let them end their servers and unmount their disks. Ignore further interrupts meanwhile."""
     print(f"stopping, which takes at most {LEAVE_S:g} s", flush=True)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in INTERRUPTS}
     process.send_signal(signal.SIGINT)
@@ -203,7 +204,7 @@ def main() -> int:
     if args.list:
         print("\n".join(f"{part.name:14} {part.about}" for part in PARTS))
         return 0
-    # A shell that starts this in the background lets it ignore an interrupt, and so would the parts.
+    # A shell makes a background process ignore interrupts, and the parts would inherit this.
     for number in INTERRUPTS:
         signal.signal(number, signal.default_int_handler)
     try:

@@ -38,7 +38,7 @@ class Noted:
         return taken
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take what a phase of the test says."""
+        """Take the report of a phase of the test."""
         if report.skipped:
             self._said = "skipped"
         elif report.failed:

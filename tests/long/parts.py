@@ -5,7 +5,7 @@ that was stopped goes on where it was, from what it left in that directory:
 
     {state}/done      A line for each round: its name, a tab, and "ok", "skipped" or what went wrong. The tests of
                       a part write it with `NOTED`; `tests.sim` and `tests.process.soak` write it with `--done`.
-    {state}/...       Whatever else the part carries on. Parts with one `shares` have one directory.
+    {state}/...       Other files with which the part goes on. Parts with the same `shares` have one directory.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MINUTES = 20.0
-# The tests of a part, each of which is a round.
+# The command that runs the tests of a part. Each test is a round.
 NOTED = "{python} -m pytest -q -p tests.long.noted --done {state}/done -m long"
 SEEDS_A_PART = 1000
-# The simulator runs the cores. It runs no Clone, no program and no socket around them.
+# The files that the simulator does not run. It runs the cores, and no Clone, program or socket around them.
 SHELLS = (
     *(f"client/chp_client/{name}" for name in (
         "agent/", "checks.py", "cli/", "clientfile.py", "clone/", "codecs.py", "gateway/", "mount_table.py", "mounted/",
@@ -41,9 +41,9 @@ class Part:
     shares: str = ""
     # The command that shows a round that failed, with `{round}` for its name.
     again: str = ""
-    # The beginnings of the paths of which the part runs nothing. A change there takes nothing from its proof.
+    # The beginnings of the paths of files that the part does not run. A change of such a file leaves its proof valid.
     spares: tuple[str, ...] = ()
-    # True if the command runs a round that failed again, after all others.
+    # True if the command tries failed rounds once more, after all others.
     retries: bool = False
 
     @property

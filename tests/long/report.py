@@ -1,9 +1,9 @@
 """The report of the long proofs: what was proved for this commit, and for each package as it is now.
 
-A line of tests/long.jsonl proves something for a package if the package is the same in its commit and in this one.
-Comments, docstrings and the files of which the part runs nothing may differ. For "this commit", all files but the lines
-are the same. Of several lines the last one counts that is green or red and not dirty. The report says "dirty" of a line
-whose tree differed from its commit.
+A line of tests/long.jsonl proves something for a package if the package is the same in the line's commit and in this
+one. Comments, docstrings and the files that the part does not run may differ. A line proves something for "this commit"
+if all files but tests/long.jsonl are the same. Of several lines the report shows the last one that is green or red and
+not dirty, or else the last one. A line is dirty if its tree differed from its commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The file in which the rounds of a part are noted, so that a part that was stopped goes on behind them."""
+"""The file in which the rounds of a part are noted. A part that was stopped goes on with the missing rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def note(file: Path, name: str, said: str = OK) -> None:
 
 
 def noted(file: Path) -> dict[str, str]:
-    """Return what was noted of each round; of a round that ran twice, what was noted last."""
+    """Return the last note of each round, by the name of the round."""
     return dict(_notes(file))
 
 

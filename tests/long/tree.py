@@ -1,4 +1,4 @@
-"""The tree of files that a part runs on. The file of their lines is no part of it."""
+"""The tree of files that a part runs on, without tests/long.jsonl."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
 LINES = "tests/long.jsonl"
-# The pathspec of all files but the lines.
+# The pathspec of all files but tests/long.jsonl.
 ALL = ("--", ".", f":!{LINES}")
 
 
@@ -31,7 +31,7 @@ def git(*words: str, **environ: str) -> str:
 
 
 def look() -> Tree:
-    """Return the present tree, with the last commit that changed more than the lines."""
+    """Return the present tree, with the last commit that changed more than tests/long.jsonl."""
     with TemporaryDirectory() as place:
         index = {"GIT_INDEX_FILE": f"{place}/index"}
         git("read-tree", "HEAD", **index)
@@ -44,7 +44,7 @@ def look() -> Tree:
 
 
 def code_of(text: str) -> str:
-    """Return the code of a Python file, which has no comments and no docstrings."""
+    """Return the code of a Python file, without comments and docstrings."""
     module = ast.parse(text)
     for node in ast.walk(module):
         match node:

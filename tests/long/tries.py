@@ -1,4 +1,4 @@
-"""Runs of tests that may go on after a failure: a run with `--done` leaves out what went well before."""
+"""Runs of tests that may go on after a failure: a run with `--done` leaves out the tests that passed before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAVE_S = 50.0
 
 
 def perform(tries: Iterable[list[str]], environ: Mapping[str, str], seconds_max: float) -> int:
-    """Run commands in turn until one ends well, each at most so long; return the last exit code."""
+    """Run commands in turn until one succeeds, each for at most `seconds_max`. Return the last exit code."""
     code = 0
     for argv in tries:
         with subprocess.Popen(argv, cwd=ROOT, env=environ) as tests:

@@ -24,7 +24,8 @@ WAYS = {"both": ("{0}{1}", "{1}{0}"), "there": ("{0}{1}",), "back": ("{1}{0}",)}
 SUBSETS = [links for n in (1, 2, 3) for links in combinations(LINKS, n)]
 MATRIX = [(links, way) for links in SUBSETS for way in WAYS]
 HANDFUL = [(("ab",), "both"), (("ab", "az"), "both"), (("ab", "bz"), "there"), (("az", "bz"), "back")]
-# A cut outlasts a session and the timeouts. A session lasts longer than an active waits for its passive.
+# The seconds of a cut. They are more than a session and the timeouts. A session lasts longer than an active waits for
+# its passive.
 CUT_S = 5.5
 
 
@@ -86,7 +87,7 @@ class Client:
 
 
 def rounds(net: Net, pair: NetPair, links: tuple[str, ...], way: str, times: int) -> None:
-    """Cut and heal so many times, and check that no acknowledged set is missing."""
+    """Cut and heal this many times, and check that no acknowledged set is missing."""
     client = Client(net, pair)
     try:
         for _ in range(times):

@@ -1,4 +1,4 @@
-"""Tests that cut links one by one between real servers and clients: which server serves, and what becomes of sets."""
+"""Tests that cut links between real servers and clients, and check which server serves and what becomes of sets."""
 
 import json
 import time
@@ -66,7 +66,7 @@ def saved(pair: ProcessPair) -> dict[str, str]:
 
 
 def for_a_while(seconds: float = 3.0) -> Iterator[int]:
-    """Yield 0, 1, 2 ... for some times the timeouts of servers and clients, in which each vote would come."""
+    """Yield 0, 1, 2 ... for this long or longer: some timeouts of servers and clients, in which all votes come."""
     until = time.monotonic() + seconds
     yield from takewhile(lambda i: i < 30 or time.monotonic() < until, count())
 
@@ -92,7 +92,7 @@ def test_a_cut_between_the_servers_makes_no_second_active(
     for source, target in ways:
         net.cut(source, target)
     until(lambda: put(c, "/alone", b"1") == "journaled", "the active to go on alone")
-    # This client hears the passive first, whose peer is silent.
+    # This client hears the passive first. The passive does not hear its peer.
     late = join("d", pair.servers[::-1], silence_s=patient)
     for i in for_a_while(1.4 * patient):
         put(d, f"/d/{i % 30}", b"%d" % i)
@@ -170,8 +170,8 @@ def test_the_active_with_the_lower_epoch_becomes_passive_and_replays_its_suffix(
     equal(pair.both)
     outcomes = saved(pair)
     print("outcomes:", {word: sum(o == word for o in outcomes.values()) for word in set(outcomes.values())})
-    # d sends to both servers. Its set may reach the loser before the loser hears of its successor, and is then there
-    # already.
+    # d sends to both servers. Its set may reach the loser before the loser hears of its successor. Then the replay
+    # finds the set there already.
     assert outcomes.pop("/d", "already") == "already"
     assert set(outcomes) == {*ours, "/shared", "/gone"}
     until(lambda: all(d.get(key) == b"of c" for key in ours) and "/gone" not in d, "what was replayed")
@@ -212,7 +212,7 @@ def test_an_active_cut_off_from_its_arbiter_stops_before_its_peer_starts(
     side, rest = ("a", "b") if i == 0 else ("b", "a")
     assert put(c, "/c", b"1") == "replicated"
     cut_apart(net, side + "c", rest + "dz")
-    # The set may be acknowledged in what is left of the lease.
+    # The old active may acknowledge this set while its lease lasts.
     ticket = c.set("/c", b"2")
     seen = 0
     while not seen:

@@ -66,7 +66,7 @@ def recorded(net: Net, directory: Path, rounds: int, seed: int) -> History:
 
 
 def test_a_round_of_cuts_is_linearizable(net: Net, tmp_path: Path) -> None:
-    # The seeds go on until the passive was cut off so long that the active went on alone.
+    # Try seeds until a cut lasted so long that the active went on alone.
     for seed in range(1, 5):
         (tmp_path / str(seed)).mkdir()
         history = recorded(net, tmp_path / str(seed), 1, seed=seed)
@@ -82,7 +82,7 @@ def test_a_round_of_cuts_is_linearizable(net: Net, tmp_path: Path) -> None:
 def test_many_rounds_of_cuts_are_linearizable(net: Net, tmp_path: Path, seed: int) -> None:
     history = recorded(net, tmp_path, 3, seed=200 + seed)
     wrong = history.wrong()
-    # A failed round cannot be repeated, so a file keeps all its calls.
+    # A failed run cannot be repeated, so write all its calls to a file.
     if wrong:
         calls = [(call.called, key, call) for key, calls in history.calls.items() for call in calls]
         lines = [f"{key} {call!r}\n" for _, key, call in sorted(calls, key=lambda each: each[0])]

@@ -1,6 +1,6 @@
-"""covers: topics and groups keep their promises while links are cut, with an arbiter all, and without one the lasting.
+"""covers: topics and groups while links are cut: all rules hold with an arbiter, and `AFTER_SPLIT` holds without one.
 
-Without an arbiter both servers may be active for a while. What then holds is in tests/process/topic_rules.py.
+Without an arbiter both servers may be active for a while. tests/process/topic_rules.py has the rules and `AFTER_SPLIT`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .test_net_histories import FAULTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 SEEDS = range(400, 404)
-# A cut with an arbiter outlasts a session of the servers.
+# A cut from the arbiter lasts this many seconds, which is longer than a session of the servers.
 SESSION_CUT_S = 5.0
 
 

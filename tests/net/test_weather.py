@@ -19,7 +19,7 @@ from .cutting import NetServer, NoNet
 from .weather import Weather
 
 pytestmark = pytest.mark.slow
-# The number of batches of each writer, which take some seconds.
+# The number of batches of each writer. They take some seconds.
 BATCHES = 100
 
 
@@ -72,7 +72,7 @@ STORM = {"loss": 0.05, "delay_s": 0.02, "jitter_s": 0.015, "duplicate": 0.05}
 
 @pytest.mark.parametrize("sky", [{"loss": 0.05}, STORM], ids=["loss", "storm"])
 def test_a_bad_network_causes_no_failover_and_no_loss(net: Weather, tmp_path: Path, sky: dict[str, float]) -> None:
-    """Bad weather makes no failover; a busy machine could cause one, but not three times."""
+    """Bad weather causes no failover. A busy machine may cause one, so the test has three tries."""
     assert any(it_stayed_as_it_was(net, tmp_path / str(i), sky) for i in range(3)), "the weather made a failover"
 
 

@@ -30,9 +30,9 @@ from typing import Any
 from .cutting import HOSTS, Net, NoNet, run
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
-# Packets wait so long for a slow link, and are dropped beyond that.
+# A packet waits at most this many seconds for a slow link. A packet that would wait longer is dropped.
 QUEUE_S = 0.3
-# The number of packets that are taken from one device at a time.
+# At most this many packets are taken from one device at a time.
 PACKETS = 64
 
 
@@ -114,7 +114,7 @@ class Weather(Net):
                     self.set(other, one, **sky)
 
     def cut(self, source: str, target: str) -> None:
-        """From now on nothing from source reaches target."""
+        """Drop all packets from source to target from now on."""
         self.set(source, target, loss=1.0)
 
     def heal(self) -> None:
@@ -126,7 +126,7 @@ class Weather(Net):
 
 
 def device(net: Net, host: str) -> int:
-    """Return a host's interface, from which packets are read and to which they are written."""
+    """Open a host's interface, and return the file descriptor that reads and writes its packets."""
 
     def make() -> int:
         fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)

@@ -4,7 +4,7 @@ For each SIGUSR1 it writes one file of JSON into DIRECTORY, and goes on. A child
 server the time of a fork, and none of its memory.
 
     by_type       number and bytes of the live objects of each type
-    by_holder     number of the objects of a type in each large table, by its class and attribute, or by its type
+    by_holder     number of the objects of a type in each holder, which is named by class and attribute, or by its type
     tables        number of entries of each large table
     blocks        blocks of Python's allocator
     malloc_mb     memory that malloc has given out, in MiB
@@ -29,9 +29,9 @@ from tests.talk import until
 
 from .puppets import rss_mb
 
-# A table of fewer entries is not told.
+# A count leaves out types, holders and tables with fewer objects or entries than this.
 LARGE = 1000
-# A difference tells this many types and tables.
+# `difference` returns at most this many types and tables.
 TOLD = 12
 TABLES = (dict, list, set, deque, frozenset, bytearray, tuple)
 
@@ -58,7 +58,7 @@ def count() -> dict[str, Any]:
     numbers, sizes, holders, tables = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     seen, names = set[int](), dict[int, str]()
     left: list[tuple[object, str]] = [(one, "") for one in gc.get_objects()]
-    # The tables of this count are none of the server's.
+    # Leave out the tables that this function makes itself.
     seen.update(map(id, (seen, names, left, numbers, sizes, holders, tables)))
     for one, _ in left:
         for attribute, value in _attributes(one):
@@ -108,7 +108,7 @@ def ask(directory: Path, pid: int, n: int) -> dict[str, Any]:
 
 
 def difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Return what of two counts differs, with the values at both ends: the types and tables that grew most first."""
+    """Return [before, after] of the numbers in two counts. The types and tables that grew most come first."""
     found: dict[str, Any] = {name: [before[name], after[name]] for name in ("rss_mb", "malloc_mb", "blocks")}
     for kind in ("by_type", "tables"):
         one, two = ({name: n if type(n) is int else n[0] for name, n in each[kind].items()} for each in (before, after))
@@ -136,7 +136,7 @@ def _answer(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    # Threads inherit the mask, so the signal waits for the one that takes it.
+    # New threads inherit this mask, so the signal waits for the `sigwait` of the answering thread.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     threading.Thread(target=_answer, args=(Path(sys.argv[1]),), daemon=True).start()
     sys.exit(main(sys.argv[2:]))

@@ -10,8 +10,8 @@
     replace-chunk    A passive takes over a whole state, and has written a part of it.
     replace-commit   A passive has written the whole state, and it is not valid yet.
 
-`stop` before a point sends SIGSTOP instead, and `busy 3` makes the server work in Python for so many seconds. The file
-may come and go while the server runs. $FILE_BYTES_MAX, if set, limits the size of each file, as a full disk does.
+`stop` before a point sends SIGSTOP instead, and `busy 3` makes the server compute in Python for 3 seconds. The file may
+come and go while the server runs. $FILE_BYTES_MAX, if set, limits the size of each file, as a full disk does.
 Nothing else differs from the real server.
 """
 
@@ -85,7 +85,7 @@ def patch_turn() -> None:
         if synced:
             at("before-publish")
 
-    # The reactor has imported this name.
+    # Replace the name in the reactor too, because the reactor has imported `steps` already.
     module: Any = reactor
     module.steps = dying_steps
 

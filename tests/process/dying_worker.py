@@ -1,6 +1,7 @@
 """A consumer whose process ends at once when it sees a bad message: python -m tests.process.dying_worker SERVERS WAY.
 
-It publishes what it did to the topic "done": with the acknowledgement (WAY is commit), or in a handler (WAY is run).
+It publishes each handled message to the topic "done": in one record with the acknowledgement (WAY is commit), or from
+a handler (WAY is run).
 """
 
 from __future__ import annotations

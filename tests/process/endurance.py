@@ -8,7 +8,7 @@ go, one watcher, and a topic with a reader and a group. Every half minute the se
 the memory and descriptors of both servers and of the clients' process, and of the size of the journals. The first
 quarter is for warming up. After it, the median of the last third may exceed that of the third before by at most
 `GROWTH_MB_MAX`. From the tenth minute on the tables of a server are full. Its memory then goes up and down by 6 MiB in
-the course of minutes, as records come and go and snapshots are made. What leaks is missing at the lowest point too. So
+the course of minutes, as records come and go and snapshots are made. Leaked memory raises the lowest point too. So
 the lowest minute of the last half may exceed that of the half before by `STEADY_MB_MAX`.
 Both servers count their objects by type, at the tenth minute (or at half of a shorter run) and at the end.
 
@@ -48,16 +48,16 @@ from .counted import malloc_mb
 from .puppets import rss_mb
 
 GROWTH_MB_MAX = 8.0
-# From `STEADY_S` on a server grows by this much at most, in a run that lasts half as long again.
+# After `STEADY_S` seconds a server may grow by at most this many MiB. Only runs of 1.5 * `STEADY_S` and more check it.
 STEADY_MB_MAX, STEADY_S = 1.0, 600.0
-# The number of descriptors that may be more at the end, since connections come and go.
+# A process may have at most this many more descriptors at the end, since connections come and go.
 DESCRIPTORS_MAX = 16
 SWITCH_S, SAMPLE_S, HELD_S = 30.0, 2.0, 10.0
-# The mean block of Python's allocator for a Clone with 20,000 keys, by sys._debugmallocstats.
+# The mean size of a block of Python's allocator for a Clone with 20,000 keys, as sys._debugmallocstats shows it.
 BLOCK_BYTES = 97
 BATCH, BATCHES_A_SECOND, KEYS = 500, 40, 20_000
 RAISERS = 4
-# The keys of each subtree that is visited once a second. All exist before the warm-up is over.
+# The number of keys in each of the ten subtrees of `_visit`. All keys exist before the warm-up is over.
 VISITED = 50
 # A lease of 5 s would rightly be lost if a busy machine stops its process, which is not tested here.
 LEASE_TTL_S = 30
@@ -171,7 +171,7 @@ class Load:
                     self._count("read", len(batch.values))
 
     def _handle(self) -> None:
-        """Run a member of a group, which begins anew when a change of sides ends it."""
+        """Run a member of a group. A hand-over may end the member, and then it begins anew."""
         with Clone(self.servers, subtree=None) as clone:
             while not self.ending.is_set():
                 try:
@@ -206,7 +206,7 @@ class Load:
 def run(directory: Path, seconds: float) -> dict[str, object]:
     """Run the whole test. Raise AssertionError if memory grew or an update was lost.
 
-    Go on from an earlier run that left its journals in `directory`.
+    If an earlier run left its journals in `directory`, go on from them.
     """
     program = ("tests.process.counted", str(directory))
     with ProcessPair(directory, "--sync", "always", program=program) as pair:
@@ -225,7 +225,7 @@ def run(directory: Path, seconds: float) -> dict[str, object]:
             counter = int(fresh["/counter"])
         raised = before + load.counts["raised"]
         assert counter == raised, f"the counter is {counter}, raised {raised} times"
-        # The ttls and leases of the load still expire.
+        # The servers go on changing for a while, because ttls and leases of the load still expire.
         until(partial(_equal, pair), "both servers to hold the same")
     return {
         "seconds": round(seconds), "switches": switches, **load.counts, "objects": objects, **_growth(samples),

@@ -33,7 +33,7 @@ class Etcd:
 
     @property
     def ca(self) -> Path:
-        """The certificate that it made for itself."""
+        """The certificate that etcd made for itself."""
         return self._directory / "fixtures" / "client" / "cert.pem"
 
     def url(self, path: str = "/chp/test", session_s: float = 2.0) -> str:
@@ -41,7 +41,7 @@ class Etcd:
         return f"{'etcds' if self._tls else 'etcd'}://{self.host}:{self.port}{path}?session_s={session_s}"
 
     def flags(self, path: str = "/chp/test", session_s: float = 2.0) -> tuple[str, ...]:
-        """Return the flags of a server that uses it."""
+        """Return the flags of a server that uses this etcd."""
         return ("--arbiter", self.url(path, session_s), *(("--arbiter-ca", str(self.ca)) if self._tls else ()))
 
     def start(self) -> Self:
@@ -64,7 +64,7 @@ class Etcd:
         return self
 
     def _listens(self) -> bool:
-        """Return True if it answers, also one that wants a password."""
+        """Return True if etcd answers, even if the answer only asks for a password."""
         said = self.control("endpoint", "health")
         return said.returncode == 0 or "user name is empty" in said.stderr
 

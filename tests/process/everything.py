@@ -60,7 +60,8 @@ from .puppets import rss_mb
 ROOT = Path(__file__).parents[2]
 KEYS, ACCOUNTS, MONEY = 2_000, 10, 1_000
 DISK = "96m"
-# The growth of a server between the thirds of its samples, which begin anew after a kill.
+# The median memory of a process may grow by this many MiB from the second third of the samples to the last third. A
+# killed server begins anew with little memory.
 GROWTH_MB_MAX = 32.0
 REST_S = 3.0
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -87,7 +88,7 @@ class Pair:
         self.path = keys.client_file(base / "root.toml", self.root, self.public)
         self.file = ClientFile.read(self.path)
         self.disks = [server.data for server in self.both if mounted(server.data)]
-        # The journals of an earlier run.
+        # Put the journals of an earlier run into the data directories.
         for server in self.both:
             if (kept := self._kept(server)).exists():
                 shutil.copytree(kept, server.data, dirs_exist_ok=True)
@@ -96,7 +97,7 @@ class Pair:
         return self.base / "kept" / server.role
 
     def keep(self) -> None:
-        """End the servers, and copy their journals for the next run. A mounted disk loses them."""
+        """End the servers, and copy their journals for the next run, because a mounted disk loses its files."""
         for server in self.both:
             server.kill()
             shutil.rmtree(self._kept(server), ignore_errors=True)
@@ -157,7 +158,7 @@ class Work:
 
     def __init__(self, pair: Pair) -> None:
         self.pair, self.ending = pair, threading.Event()
-        # The last message was published. Readers end behind it, which may be after `ending`.
+        # This is set once the last message is published. Readers end after that message, maybe later than `ending`.
         self.published_all = threading.Event()
         self.errors: list[str] = []
         # key -> [last value that was acknowledged, last value that was set]
@@ -341,7 +342,7 @@ class Beside:
     def __init__(self, pair: Pair, *, spark: bool, put: dict[str, str]) -> None:
         self.pair, self.resource = pair, pair.base / "resource"
         self.resource.touch()
-        # The key that ends the events of this run.
+        # The last key that this run PUTs. The reader of events ends when it has seen this key.
         self._last = f"/http/last-{time.time_ns()}"
         self.port = free_port()
         file = str(pair.path)
@@ -360,11 +361,11 @@ class Beside:
         self.logs = [pair.base / f"beside-{i}.log" for i in range(len(jobs))]
         self.processes = [self._start(job, log) for job, log in zip(jobs, self.logs, strict=True)]
         self.spark = self.processes[-1] if spark else None
-        # The last body of each key; an earlier run may have put it.
+        # The last body that this run or an earlier one PUT to each key.
         self.put = put
         self.errors: list[str] = []
         self.ending = threading.Event()
-        # The contents by the gateway's events.
+        # The keys and values that the gateway's events told.
         self.told: dict[str, str] = {}
         self.events = self.snapshots = 0
         self.closed = False
@@ -406,7 +407,7 @@ class Beside:
         self.put[self._last] = "0"
 
     def _events(self) -> None:
-        """Keep a copy by events, as a web page does. It goes on after the last number that it had."""
+        """Keep a copy by events, as a web page does. A new stream begins after the last number of the one before."""
         last = ""
         while not self.closed:
             headers = {"Last-Event-ID": last} if last else {}
@@ -441,7 +442,7 @@ class Beside:
         return [(int(token), name) for token, name in (line.split() for line in lines)]
 
     def end(self) -> None:
-        """Let the processes end, and check that none had ended before. Spark reports what it did."""
+        """End the threads, check that no process has ended by itself, and let Spark finish."""
         self.ending.set()
         for thread in self._threads:
             thread.join(2 * WAIT_S)
@@ -619,7 +620,7 @@ class Memory(threading.Thread):
 def run(base: Path, minutes: float, seed: int = 1) -> dict[str, Any]:
     """Run the whole test. Raise AssertionError if an account does not agree or memory grew.
 
-    Go on from an earlier run that left its journals in `base`.
+    If an earlier run left its journals in `base`, go on from them.
     """
     end = time.monotonic() + 60 * minutes
     carried = base / "carried.json"

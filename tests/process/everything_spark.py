@@ -39,7 +39,7 @@ def main(client_file: str) -> None:
         except Exception as error:
             if "load() it again" not in str(error) and "load() the data frame again" not in str(error):
                 raise
-            # The server that had the snapshot is gone, which docs/spark.md allows.
+            # The server that held the snapshot is gone. docs/spark.md says that such a read fails.
             continue
         assert {row.value for row in found} == {str(version)} and len(found) == ROWS, found[:3]
         print("wrote", version, flush=True)

@@ -130,9 +130,9 @@ def both_kept_all(pair: ProcessPair, load: Load) -> None:
 
 
 def nothing_lost(servers: Sequence[ServerProcess], load: Load) -> None:
-    """Check, after `load.end()`, that all acknowledged sets are held.
+    """Check after `load.end()` that no acknowledged set is lost.
 
-    A fresh client and the writers hold them, and the servers are equal.
+    A new client and the writers must hold all of them, and the servers must be equal.
     """
     expected = load.acked
     with Clone([server.address for server in servers]) as fresh:
@@ -189,7 +189,7 @@ class AckEar:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
         self._socket.rcvhwm = 0
-        # Each client's own channel begins with these bytes.
+        # The topic of each client's own channel begins with these bytes.
         self._socket.subscribe(b"\x02@")
         self._socket.connect(f"{host}:{int(port) + 1}")
 
@@ -251,7 +251,7 @@ class DyingPair(ProcessPair):
 
 
 def served_by(pair: ProcessPair) -> ServerProcess:
-    """Return the active server, or the primary if none is known to be it."""
+    """Return the active server, or the primary if no active server is known."""
     return pair.active() or pair.primary
 
 

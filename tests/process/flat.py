@@ -24,9 +24,10 @@ from .puppets import BASE, Puppet, digest_of, expected, rss_mb, sleep_until
 
 # The share of the time for warming up.
 WARM = 0.5
-# The growth after that. Without the limit of 1,000 messages a server gains as much in three to ten seconds.
+# After the warm-up a process may grow by this many MiB. Without the limit of 1,000 messages a server grows by as much
+# in three to ten seconds.
 GROWTH_MB_MAX = 48.0
-# A message has at most so many bytes, so that a thousand of them come soon.
+# The window of the writer in bytes. It bounds the size of a message, so that a thousand messages come soon.
 WINDOW_BYTES = 50_000
 PERIOD_S, RUNS_S = 0.2, 0.02
 

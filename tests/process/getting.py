@@ -17,7 +17,7 @@ from chp_client import Clone
 
 TOPIC, GROUP = "news", "subscriber"
 TTL_S = 1.5
-# The consumer works so long on each message, so that a kill hits it then.
+# The consumer works this many seconds on each message, so that a kill can hit it at work.
 AT_WORK_S = 0.005
 
 

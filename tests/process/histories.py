@@ -8,8 +8,9 @@
 A process prints a line for each call and for each answer, by a clock that all processes of a machine share. It makes
 one call after the other, so at its end only the last call can lack an answer. A conditional set names the value that
 its process has seen. A read follows a `clone.sync()`. At the end a new Clone reads each key. A call that both servers
-acknowledged was done. One that a lone server acknowledged may be discarded after a split, so its outcome is unknown
-here (tests/sim/accounts.py checks such calls). So is one that was refused as `parted`.
+acknowledged was done. A call that a lone server acknowledged may be discarded after a split, so its outcome counts as
+unknown here (tests/sim/accounts.py checks such calls). The outcome of a call that was refused as `parted` is unknown
+too.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ from .linearizable import CAS, NEVER, READ, SET, Call, wrong
 ROOT = Path(__file__).parents[2]
 KEYS = ("/h/1", "/h/2", "/h/3")
 PROCESSES = 4
-# A few hundred calls a second give a dozen in each fault, and the search can still judge them.
+# The mean pause of a process between two calls. The few hundred calls a second give a dozen during each fault, and the
+# search can still judge them.
 PACE_S = 0.01
 # The share of reads among the calls.
 READ_SHARE = 0.3
-# The number of tries before a read is given up, since other processes set the key or one server is alone.
+# A read is tried this many times. A try fails if another process sets the key meanwhile, or if a server is alone.
 READS = 5
 # The revision of an own set that is not confirmed.
 PENDING = 1
@@ -63,7 +65,7 @@ class History:
 
     @staticmethod
     def of(lines: dict[str, list[list[Any]]]) -> History:
-        """Return the history of the lines of each process."""
+        """Return the history that the lines of all processes describe."""
         history, made = History(), [call for name, said in lines.items() for call in _calls(name, said)]
         values = {(call["key"], call["revision"]): call["value"] for call in made if "revision" in call}
         for call in made:
@@ -202,7 +204,7 @@ def outcome_of(error: Exception) -> str:
 
 
 def _one_read(clone: Clone, rng: random.Random) -> None:
-    """Read a key after a `sync` that both servers confirmed, if its revision is not above the acknowledgement's."""
+    """Read a key after a `sync` that both servers confirmed. A revision above that of the `sync` does not count."""
     key = rng.choice(KEYS)
     _say("call", time.monotonic(), READ, key, None, 0, None)
     try:

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 SET, CAS, READ = "set", "cas", "read"
 NEVER = float("inf")
-# A history of thousands of calls by four processes takes about as many configurations.
+# The search gives up beyond this number. A history of thousands of calls by four processes takes about as many
+# configurations as calls.
 CONFIGURATIONS_MAX = 3_000_000
 
 
@@ -103,7 +104,7 @@ def _in_order(calls: list[Call]) -> list[Call]:
 
 
 def _may_come_next(ops: list[Call], low: int, done: frozenset[int]) -> list[int]:
-    """Return the calls that were called before any call that is still to come was answered."""
+    """Return the calls that may come next: each was called before the earliest answer of the calls that are left."""
     nexts, first = [], NEVER
     for i in range(low, len(ops)):
         if i in done:

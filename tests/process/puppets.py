@@ -39,7 +39,7 @@ BASE = "/base"
 
 
 def expected(updates: int, pad: int = 0) -> dict[str, bytes]:
-    """Return the contents after so many updates of the load."""
+    """Return the contents after the first `updates` updates of the load."""
     held = {}
     for r in range(KEYS):
         j = updates - 1 - (updates - 1 - r) % KEYS
@@ -174,9 +174,9 @@ class Acts:
         return {"digest": digest_of(dict(clone)), "keys": len(clone), "ok": clone.verify().ok, "stats": clone.stats}
 
     def join(self, times: int, base: int, pad: int = 0) -> dict[str, int]:
-        """Make so many Clones under load, and compare each with the load at its number, some again after a heartbeat.
+        """Open this many Clones under load, and compare each with the load at its number, some again after a heartbeat.
 
-        The end of a sync tells the server's fingerprint at its number. A copy that differs counts a mismatch.
+        The end of a sync has the server's fingerprint at that number. A copy that differs from it counts a mismatch.
         """
         counts = {"joins": 0, "mismatches": 0, "keys": 0}
         for i in range(times):

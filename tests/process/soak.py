@@ -1,9 +1,9 @@
 """A soak test (`make soak`): no acknowledged set is lost, though servers are killed with SIGKILL over and over.
 
-Several writers set unique keys through Clones, one set at a time and in batches, and note what was acknowledged. Each
-round kills the active or the passive in turn, and each sixth round kills both at once. Then it starts the server again
-and waits until the pair is in sync. At the end each acknowledged set must be in both servers and in each Clone, the
-servers must be equal, and no writer may have met an error. The results are printed as JSON.
+Several writers set unique keys through Clones, one set at a time and in batches, and note what was acknowledged. Of six
+rounds, four kill the active, one kills the passive, and one kills both at once. Then the round starts the killed
+servers again and waits until the pair is in sync. At the end each acknowledged set must be in both servers and in each
+Clone, the servers must be equal, and no writer may have met an error. The results are printed as JSON.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from chp_client.topics.batch import Batch
 
 TOPIC, GROUP, RECEIPTS, SUMS = "numbers", "sums", "receipts", "/sums/"
 TTL_S = 1.5
-# The consumer works so long with messages in hand, so that a kill hits it then.
+# The consumer works this many seconds with messages in hand, so that a kill can hit it at work.
 AT_WORK_S = 0.01
 
 

@@ -1,4 +1,4 @@
-"""Tests of a kill right after the active acknowledged new rules: both servers have them, on their disks too.
+"""Tests of a kill right after the active acknowledged new rules: both servers have the rules, also on their disks.
 
 covers: ACCESS records through journals, failover and return, by real processes with keys.
 """
@@ -57,7 +57,7 @@ class Keyed:
         return said
 
     def told(self) -> dict[str, dict[str, object]]:
-        """Return what the servers report of the rules."""
+        """Return what each server reports of its rules, by address."""
         return self.ask("access")
 
     def active(self) -> ServerProcess | None:
@@ -84,7 +84,7 @@ def test_both_servers_keep_acknowledged_rules_if_the_active_is_killed(tmp_path: 
             with Admin(pair.files["root"], WAIT_S) as admin:
                 now = admin.ask(active.address, "access").facts["number"]
                 number = admin.ask(active.address, "access", rules=wanted, on=now).facts["number"]
-                # The answer has just come.
+                # The server dies right after its answer.
                 active.kill()
             assert number > now
             other = next(server for server in pair.servers if server is not active)

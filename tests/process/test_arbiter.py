@@ -54,7 +54,7 @@ class Keepers:
         return self._made[kind]
 
     def end(self) -> None:
-        """Kill them all."""
+        """Kill all arbiters."""
         for made in self._made.values():
             made.kill()
 
@@ -92,7 +92,7 @@ def state(server: ServerProcess) -> str | None:
 
 
 def test_the_session_limit_of_zookeeper_bounds_the_lease(zookeeper: Keeper) -> None:
-    """Its maxSessionTimeout is 20 s here."""
+    """The maxSessionTimeout of this ZooKeeper is 20 s."""
     arbiter = Arbiter(store_of(zookeeper.url("/chp/long", session_s=60.0), "a"))
     arbiter.start()
     try:
@@ -153,7 +153,7 @@ def test_a_pair_acknowledges_nothing_while_its_arbiter_is_stopped(pair: ProcessP
             assert {state(server) for server in pair.both} == {"passive"}
             epochs = {(server.status() or {})["epoch"] for server in pair.both}
             with pytest.raises(TimeoutError):
-                # This is three sessions long.
+                # The wait is three sessions long.
                 ticket.wait(3.0)
             assert {state(server) for server in pair.both} == {"passive"}
             assert {(server.status() or {})["epoch"] for server in pair.both} == epochs
@@ -246,7 +246,7 @@ def test_a_pair_logs_in_to_etcd_by_user_and_password(keepers: Keepers, tmp_path:
         url = etcd.url("/chp/auth").replace("etcd://", "etcd://root:r%40ot@")
         with ProcessPair(tmp_path, "--arbiter", url) as pair, Clone(pair.servers) as clone:
             clone.set("/a", b"1").wait(WAIT_S)
-            # The tokens of a member end with it.
+            # The authentication tokens of an etcd member are lost when the member ends.
             etcd.kill()
             etcd.start()
             clone.set("/a", b"2").wait(WAIT_S)
@@ -259,7 +259,7 @@ def test_a_pair_logs_in_to_etcd_by_user_and_password(keepers: Keepers, tmp_path:
 
 
 def leased_core(until: float) -> ServerCore:
-    """Return an active with a lease up to a time, which has not heard its peer yet."""
+    """Return an active that has the lease until a time, and has not heard its peer yet."""
     config = CoreConfig(has_peer=True, has_arbiter=True, peer_timeout_s=10.0, solo_wait_s=0.0, bootstrap=True)
     core = ServerCore(config, bytes(16), 100.0)
     core.pair.arbitration.hear(until, Members(-1, frozenset(), 0))
@@ -270,7 +270,7 @@ def leased_core(until: float) -> ServerCore:
 
 
 def test_a_server_withholds_acknowledgements_if_its_lease_ends_within_the_turn() -> None:
-    """However long peer_timeout_s is: the lease may be another's by now."""
+    """When the lease has ended, the other server may have it, even if peer_timeout_s is longer."""
     core = leased_core(101.6)
     acks = [[b"ack"]]
     assert core.release.may_leave(acks, core.turn.now, 101.5) == acks

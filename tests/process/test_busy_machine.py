@@ -24,7 +24,7 @@ pytestmark = pytest.mark.long
 
 PROGRAMS, CORES = 30, 2
 WATCHED_S = 90.0
-# The longest awaited set at the 99th percentile.
+# The 99th percentile of the times of the awaited sets may be at most this many seconds.
 BYSTANDER_S = 2.0
 
 
@@ -45,7 +45,7 @@ def crowd() -> Iterator[None]:
 
 
 def awaited(clone: Clone, seconds: float) -> list[float]:
-    """Return the time of each set, awaited one after the other for so long."""
+    """Set a key again and again for this many seconds, and return how long each set took."""
     took: list[float] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -330,7 +330,7 @@ def test_an_interrupted_bench_leaves_no_keys(pair: RealPair) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (background jobs ignore it)
     )  # fmt: skip
     deadline = time.monotonic() + WAIT_S
-    # The benchmark is at full speed then.
+    # Interrupt the benchmark only once all its keys exist.
     while pair.ok("ls", "--count", "/chp-bench-") != b"10000\n":
         assert time.monotonic() < deadline, pair.logs()
     process.send_signal(signal.SIGINT)
@@ -372,7 +372,7 @@ def test_get_set_and_ls_work_with_a_chp1_server() -> None:
         assert run("set", "/new", "2").returncode == 0
         assert run("ls").stdout == b"/new\n/old\n"
         assert run("switch").returncode == 4
-        # More frames would stop the old programs.
+        # A request with more frames would stop the old servers.
         assert all(len(frames) == 2 for frames in server.requests)
 
 

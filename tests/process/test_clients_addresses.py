@@ -21,7 +21,7 @@ from tests.talk import WAIT_S, until
 
 
 class Quiet(BaseHTTPRequestHandler):
-    """Answers 404 and logs nothing."""
+    """An HTTP handler that answers each request with an error, and logs nothing."""
 
     def log_message(self, *_: object) -> None:
         pass
@@ -48,7 +48,7 @@ def silent() -> Iterator[str]:
 
 
 def said_of(clone: Clone, words: str) -> None:
-    """Wait until the error of a wait has these words."""
+    """Wait until the error of `wait_until_synced` has these words."""
 
     def said() -> bool:
         with pytest.raises(TimeoutError) as caught:

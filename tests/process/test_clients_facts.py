@@ -55,7 +55,7 @@ def test_a_client_refuses_a_key_outside_its_subtree(server: TestServer) -> None:
 
 @pytest.mark.slow
 def test_a_lone_primary_that_restarts_serves_without_a_vote(tmp_path: Path) -> None:
-    """The Guide's primary needed a vote, while its HUGZ kept clients from voting, so no update came for ever."""
+    """The Guide's primary waited for a vote, but its HUGZ kept clients from voting. So it sent no update ever again."""
     address, nobody = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
     flags = ("--heartbeat-s", "0.1", "--peer-timeout-s", "1", "--solo-wait-s", "1", "--store", "memory:", "--bootstrap")
     server = ServerProcess(tmp_path, "primary", address, nobody, *flags).start()

@@ -45,7 +45,7 @@ def test_a_client_stopped_for_10_s_under_load_ends_with_all_updates(server: Serv
         before = records(server)
         reader.stop_process()
         stopped_at = time.monotonic()
-        # until more was published than waits for it: a thousand messages at the server's mark, the kernel's buffers
+        # Publish more than can wait for the reader: a thousand messages at the server's mark, and the kernel's buffers.
         until(lambda: records(server) > before + 3000, "enough load to be missed")
         sleep_until(stopped_at + STOPPED_S)
         reader.continue_process()
@@ -85,7 +85,7 @@ def test_keys_deleted_while_a_client_was_away_are_gone(tmp_path: Path, retained:
             reader.ask("content", at_least=other.position[1])
             reader.stop_process()
             other.delete_many([f"/{i}" for i in range(0, 5000, 2)]).wait(WAIT_S)
-            # Messages on their way to the stopped client are lost with the server.
+            # The death of the server loses the messages on their way to the stopped client.
             server.kill()
             server.start()
             ticket = other.set_many({f"/{i}": b"x" * 100 for i in range(0, 5000, 3)})
@@ -103,7 +103,7 @@ def test_keys_deleted_while_a_client_was_away_are_gone(tmp_path: Path, retained:
 
 
 def test_20_watchers_with_default_settings_see_all_of_a_burst(server: ServerProcess) -> None:
-    """Redis lost 47 to 60 % of such deliveries, silently. Here: all, or a counted resync that ends equal."""
+    """Redis lost 47 to 60 % of such deliveries silently. Here a watcher sees all, or lags and ends equal."""
     n = 60_000
     with ExitStack() as stack:
         puppets = [stack.enter_context(Puppet(server.address, subtree=None)) for _ in range(4)]
@@ -121,16 +121,16 @@ def test_20_watchers_with_default_settings_see_all_of_a_burst(server: ServerProc
     for each in watchers:
         assert each["digest"] == wanted and each["stats"].get("mismatches", 0) == 0
         if each["lagging"]:
-            # An exception told the watcher that it lagged.
+            # This watcher raised `Lagging`, so it may have missed changes.
             continue
         assert each["seen"] == n and each["in_order"], each
         assert each["changes"] == n, f"a key was told twice: {each}"
 
 
 def test_sets_made_right_after_connecting_arrive(tmp_path: Path) -> None:
-    """G-12: all five such sets were lost, while a local get showed them.
+    """G-12: the Guide's client lost all five such sets, while a local get showed them.
 
-    Here no server needs to run yet.
+    Here the sets arrive even if no server runs yet.
     """
     server = server_in(tmp_path)
     early = [Clone(server.address, subtree=None if i % 2 else "") for i in range(10)]

@@ -1,4 +1,4 @@
-"""A watch that begins while the agent hands out changes: it gets what is held, then what follows, and nothing twice."""
+"""Tests of a watch that begins while the agent hands out changes: it gets each change once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""covers: `ack="before"`, which is the Get of source 000: what was returned is not returned again over kills."""
+"""covers: `ack="before"`, which is the Get of source 000: no message is returned twice, even after kills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .getting import GROUP, TOPIC
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-# The messages that are seen between two kills, and the pause after each publish.
+# The number of messages between two kills, and the pause after each publish in seconds.
 MORE, A_MOMENT_S = 100, 0.02
 
 

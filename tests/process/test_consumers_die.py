@@ -1,4 +1,4 @@
-"""covers: a message that kills the processes of its consumers: a handful die, and all others go on, over kills too."""
+"""covers: a message that kills its consumers: a few of them die, all other messages are handled, over kills too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST = 3
 
 
 class Supervisor(threading.Thread):
-    """A supervisor of one consumer, which is started again each time that it ends."""
+    """A supervisor, which starts its consumer again each time that the consumer ends."""
 
     def __init__(self, pair: ProcessPair, way: str, log: Path) -> None:
         super().__init__(daemon=True)
@@ -87,5 +87,5 @@ def test_a_message_that_kills_its_consumers_becomes_a_dead_letter(
         (letter,) = [message for batch in clone.topic(f"{TOPIC}.{GROUP}.dead").read(wait=False) for message in batch]
         told = msgpack.unpackb(letter.value)
         assert (told["value"], told["offset"], told["tries"]) == (BAD, messages // 2, MOST)
-        # A takeover may come between a death and the end of its lease, which is not counted then.
+        # If a takeover comes between a death and the end of its lease, the servers do not count that death.
         assert MOST <= worker.deaths <= MOST + kills

@@ -1,4 +1,4 @@
-"""covers: topics/consumer.py, batch.py and the pair, killed with -9 while a group commits: nothing lost, or twice."""
+"""covers: topics/consumer.py, batch.py and the pair: kill -9 while a group commits loses and repeats nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Publisher(threading.Thread):
 
 
 class Worker:
-    """A consumer, which is started again when it was killed."""
+    """A consumer process that can be killed and started again."""
 
     def __init__(self, pair: ProcessPair, name: str, folder: Path) -> None:
         self._argv = [sys.executable, "-m", "tests.process.summing", ",".join(pair.servers), name]
@@ -129,7 +129,7 @@ def test_each_message_is_counted_once_over_kills_of_consumers_and_active(
             group.more()
             while kills:
                 now = [kills.pop()]
-                # The active and a consumer are killed at once.
+                # Half of the times kill the active and a consumer at once.
                 if kills and kills[-1] != now[0] and chance.random() < 0.5:
                     now.append(kills.pop())
                 group.lose(chance.sample(group.workers, now.count(False)), active=True in now)

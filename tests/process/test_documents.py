@@ -16,7 +16,8 @@ from .cluster import ProcessPair
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-# The first two set up; the others are started by the fixture, or have tests of their own.
+# These commands are not run here. `make`, `pip` and `python3 -m venv` set the machine up. The fixture starts the
+# servers, and `chp dev` has tests of its own.
 NOT_HERE = ("make ", "pip ", "python3 -m venv ", "chp-server ", "chp dev")
 ENDLESS = ("chp watch ",)
 
@@ -55,7 +56,7 @@ def environ(pair: ProcessPair) -> dict[str, str]:
 def test_every_command_of_a_page_works(page: str, count: int, empty_pair: ProcessPair, tmp_path: Path) -> None:
     assert len(commands(page)) >= count
     for command in commands(page):
-        # `timeout` interrupts a command that would run for ever, as Ctrl-C would; it then ends with 124.
+        # `timeout` interrupts an endless command as Ctrl-C does, and then ends with code 124 itself.
         endless = command.startswith(ENDLESS)
         done = subprocess.run(
             f"timeout --signal INT 5 {here(command, empty_pair)}" if endless else here(command, empty_pair),

@@ -10,7 +10,7 @@ import pytest
 from chp_server.testing import Pair
 from examples.queue_http import ask, serving
 
-# The lines of a producer's log, for each of its topics.
+# The number of lines of each producer's log, which go to each of its topics.
 LINES = 15
 # topic -> its producers
 PRODUCERS = {"1": ["P1", "P2", "P3"], "2": ["P1", "P4", "P5"], "3": ["P1", "P2"]}
@@ -19,7 +19,7 @@ CONSUMERS = {"1": ["C1", "C2", "C3"], "2": ["C1"], "3": ["C1", "C2", "C3"]}
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    """Start one queue for all refused requests, with topic t, the producer p and no consumer."""
+    """Start one queue for the tests of refused requests. It has a topic t, a producer p and no consumer."""
     with (
         Pair() as pair,
         serving(pair.servers) as url,
@@ -84,7 +84,7 @@ def test_a_consumer_gets_each_message_since_its_registration_once(pair: Pair) ->
         assert ask(other, "GET /consumer/consume", topic="t", consumer_id=new) == {}
         for n in range(20):
             ask(one, "POST /producer/produce", topic="t", producer_id="p", message=str(n))
-        # One consumer asks both servers.
+        # One consumer asks both HTTP servers at once.
         with ThreadPoolExecutor(4) as pool:
             asks = [pool.submit(drained, url, "t", new) for url in (one, other) * 2]
             parts = [each.result() for each in asks]
@@ -121,7 +121,7 @@ def test_each_consumer_gets_all_messages_in_order_if_the_active_is_killed(pair: 
                 (name, topic): pool.submit(consumed, other, topic, name, LINES * len(PRODUCERS[topic]))
                 for topic, names in CONSUMERS.items() for name in names
             }  # fmt: skip
-            # Some producers have logged by now, and P1 is not done.
+            # P5 has published its log, and P1, which has three topics, is still at work.
             logs[4].result()
             pair.kill()
             for each in logs:
@@ -146,7 +146,7 @@ def log(url: str, name: str) -> None:
 
 
 def consumed(url: str, topic: str, name: str, count: int) -> list[str]:
-    """Consume so many messages, and ask again while there is none."""
+    """Consume this many messages, and ask again while there is none."""
     found: list[str] = []
     for _ in range(5000):
         if len(found) == count:
@@ -159,7 +159,7 @@ def consumed(url: str, topic: str, name: str, count: int) -> list[str]:
 
 
 def drained(url: str, topic: str, name: str) -> list[str]:
-    """Consume until there is no message."""
+    """Consume until there is no message left, and return the texts."""
     found: list[str] = []
     while told := ask(url, "GET /consumer/consume", topic=topic, consumer_id=name):
         found.append(told["message"])

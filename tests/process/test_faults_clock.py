@@ -1,4 +1,4 @@
-"""Clocks: the wall clock steps by hours and nothing happens; ttls and leases go on across restarts and failovers."""
+"""Tests of clocks: steps of the wall clock change nothing, and ttls and leases go on across restarts and failovers."""
 
 import ctypes.util
 import glob
@@ -22,7 +22,7 @@ KVSET = [b"/k", bytes(8), bytes(range(16)), b"ttl=60\n", b"1"]
 
 
 def faketime() -> str | None:
-    """Return the library that shifts a process's clock, or None if it is not installed."""
+    """Return the path of the library that shifts a process's clock, or None if the library is not installed."""
     places = glob.glob("/usr/lib/*/faketime/libfaketime.so.1") + glob.glob("/usr/lib*/faketime/libfaketime.so.1")
     return next(iter(places), None) or ctypes.util.find_library("faketime")
 
@@ -41,7 +41,7 @@ class ShiftedServer:
         }
 
     def step(self, hours: float) -> None:
-        """Set the wall clock of the server off by so many hours."""
+        """Set the wall clock of the server this many hours ahead of the real time."""
         draft = self._file.with_suffix(".draft")
         draft.write_text(f"{hours * HOUR_S:+.0f}\n")
         draft.replace(self._file)
@@ -68,7 +68,7 @@ def test_steps_of_the_wall_clocks_cause_no_failover_or_expiry(tmp_path: Path) ->
         assert after["counts"].get("expired", 0) == 0
         victim = pair.active()
         assert victim is not None
-        # The clocks are eleven hours apart then.
+        # The servers' clocks are eleven hours apart now.
         victim.kill()
         load.go_on()
         entry = clone.entry("/hour")
@@ -130,10 +130,10 @@ def test_ttls_and_leases_go_on_across_a_failover(tmp_path: Path) -> None:
         active = pair.active()
         assert active is not None
         successor = other(pair, active)
-        # This holder is never heard of again.
+        # The holder of this lease never refreshes it.
         with Hand(active.address) as hand:
             hand.session().put({"/gone": b"1"}, lease=[b"g" * 16, 3000], l=b"g" * 16)
-        # This holder goes on refreshing.
+        # The Clone goes on refreshing its own lease.
         lease = clone.lease(3.0)
         lease.set("/held", b"1").wait(WAIT_S)
         clone.set("/minute", b"1", ttl=60).wait(WAIT_S)
@@ -155,6 +155,6 @@ def test_ttls_and_leases_go_on_across_a_failover(tmp_path: Path) -> None:
 
 
 def test_the_path_found_for_libfaketime_exists() -> None:
-    """LD_PRELOAD needs a path, and not a name."""
+    """LD_PRELOAD takes a path, or a name that the loader looks for."""
     library = faketime()
     assert library is None or os.path.exists(library) or "/" not in library

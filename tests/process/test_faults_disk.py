@@ -35,7 +35,7 @@ Mount = Callable[[Path, str], None]
 
 
 def mounted(path: Path, *args: str) -> bool:
-    """Run mount; whether that worked."""
+    """Run `mount`, and return True if it succeeded."""
     try:
         done = subprocess.run(["mount", *args, str(path)], capture_output=True, check=False)
     except FileNotFoundError:
@@ -67,14 +67,14 @@ class Disk:
         self._place, self._ballast = place, place / "of-another-program"
 
     def fill(self, left: int) -> None:
-        """Leave so many bytes free."""
+        """Fill the disk, except for this many bytes."""
         disk = os.statvfs(self._place)
         with self._ballast.open("ab", buffering=0) as file, suppress(OSError):
             for _ in range(max(0, disk.f_bavail * disk.f_frsize - left) // 4096 + (1 << 10 if not left else 0)):
                 file.write(bytes(4096))
 
     def free(self) -> None:
-        """Take all of that away."""
+        """Remove the other program's file, so that the disk has room again."""
         self._ballast.unlink()
 
 
@@ -89,7 +89,7 @@ def waits_for_room(server: ServerProcess) -> bool:
     return "has no room; waiting" in server.log.read_text()
 
 
-# This is less than the reserve of 64 MiB, and enough for deletes and refusals.
+# The free bytes of a disk with little room: less than the reserve of 64 MiB, and enough for deletes and refusals.
 LITTLE = MIB
 
 
@@ -155,7 +155,7 @@ def test_messages_are_given_again_if_full_disks_refused_their_acknowledgement(
                     disk.fill(left)
                 return all("read-only" in full(server) for server in pair.both)
 
-            # A server that frees a part of its journal has room for an acknowledgement: fill until both have none.
+            # A server may free a part of its journal and so have room again. Fill the disks until both have none.
             if left:
                 until(read_only, "both to be read-only")
             else:
@@ -204,9 +204,9 @@ def test_a_reader_needs_no_room_on_the_disk(tmp_path: Path, tmpfs: Mount) -> Non
 
 
 def test_the_passive_takes_over_if_the_disk_of_the_active_is_full(tmp_path: Path, tmpfs: Mount) -> None:
-    """No measurement sees the last byte in time, so the journal itself has no room in the middle of a turn.
+    """A measurement comes too late for a disk that is full at once. So the journal has no room in the middle of a turn.
 
-    On a busy machine a measurement may see it. Then the active refuses sets, and hands over.
+    On a busy machine a measurement may come first. Then the active refuses sets, and hands over.
     """
     pair = ProcessPair(tmp_path, "--min-free-disk", "0")
     disk = Disk(tmpfs, pair.primary.data)
@@ -296,7 +296,7 @@ def test_sigterm_ends_a_server_that_waits_for_room(tmp_path: Path, tmpfs: Mount)
 
 
 def test_a_lone_server_keeps_all_acknowledged_sets_if_its_disk_is_full(tmp_path: Path) -> None:
-    """A limit on the size of its files stands for the full disk, so no mount is needed."""
+    """A limit on the size of the server's files stands in for the full disk, so no mount is needed."""
     server = DyingServer(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--heartbeat-s", "0.1")
     server.environ["FILE_BYTES_MAX"] = str(2 * MIB)
     server.start()
@@ -316,7 +316,7 @@ def test_a_lone_server_keeps_all_acknowledged_sets_if_its_disk_is_full(tmp_path:
             assert acked and "Traceback" not in server.log.read_text()
             del server.environ["FILE_BYTES_MAX"]
             server.start()
-            # The failed batch is sent again.
+            # The Clone sends the failed batch again.
             clone.flush(WAIT_S)
         with Clone([server.address]) as fresh:
             fresh.wait_until_synced(WAIT_S)
@@ -336,7 +336,7 @@ def test_a_suffix_that_cannot_be_saved_is_a_journal_error(tmp_path: Path) -> Non
 
 
 def test_a_journal_error_during_a_status_request_ends_the_server() -> None:
-    """Such a failure is no defect of the program, and the server could not keep any acknowledgement after it."""
+    """The error is no defect of the program. But after it the server could not keep what it acknowledges."""
 
     def unreadable() -> dict[str, int | float | str]:
         raise JournalError("the disk is gone; mount it")
@@ -410,7 +410,7 @@ def test_recover_prefix_gets_the_rest_of_a_damaged_journal_from_the_peer(tmp_pat
         load.end()
         pair.wait_in_sync()
         active.kill()
-        # The writers' Clones vote for this server.
+        # The victim becomes active by the votes of the writers' Clones.
         wait_active(victim)
         nothing_lost([victim], load)
 
@@ -434,7 +434,7 @@ def test_recover_prefix_on_both_servers_keeps_a_part_of_the_acknowledged_sets(tm
 
 
 def test_recover_prefix_goes_on_with_an_epoch_above_all_issued_ones(tmp_path: Path) -> None:
-    """Clients may be at such a number, so the prefix goes on with an epoch above all that the journal had."""
+    """Clients may know numbers that the journal lost, so the server goes on with an epoch above all that it issued."""
     server = ServerProcess(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--heartbeat-s", "0.1").start()
     with ExitStack() as ending:
         ending.callback(server.kill)
@@ -460,7 +460,7 @@ def test_recover_prefix_goes_on_with_an_epoch_above_all_issued_ones(tmp_path: Pa
 
 @pytest.mark.parametrize("cut", [-1000, 3000], ids=["shorter", "longer"])
 def test_a_torn_tail_of_one_journal_loses_nothing_of_a_pair(tmp_path: Path, cut: int) -> None:
-    """A `longer` file has an unfinished transaction, and a `shorter` one lost the last, which the peer has."""
+    """A `longer` log ends in garbage. A `shorter` log lost its last transaction, which the peer still has."""
     with ProcessPair(tmp_path) as pair, Load(pair.servers) as load:
         load.go_on(10)
         active = pair.active()
@@ -548,7 +548,7 @@ def test_a_server_starts_on_a_full_disk_by_the_reserve_of_its_last_run(tmp_path:
 def test_a_server_ends_if_its_journal_is_removed(tmp_path: Path, which: str) -> None:
     """An active with a removed journal hands over first.
 
-    Later acknowledgements hold, and a start repairs the server.
+    What the other server acknowledges later holds, and a restart repairs the server.
     """
     with ProcessPair(tmp_path) as pair, Clone(pair.servers) as clone:
         clone.set("/before", b"1").wait(WAIT_S)

@@ -26,7 +26,7 @@ def alone(directory: Path) -> DyingServer:
 
 
 def fill(servers: list[str]) -> None:
-    """Make the state worth several chunks."""
+    """Set values that fill several chunks of a snapshot."""
     with Clone(servers, None) as clone:
         clone.set_many(FILLING).wait(WAIT_S)
 
@@ -49,7 +49,7 @@ def test_the_active_dies_at_each_point_of_a_turn(tmp_path: Path) -> None:
 
 def test_the_passive_dies_at_each_point_of_a_turn(tmp_path: Path) -> None:
     with DyingPair(tmp_path) as pair, Load(pair.servers) as load:
-        # A passive sends no acknowledgements. It dies before it confirms at before-publish.
+        # A passive sends no acknowledgements, so leave out before-ack. At before-publish it dies before it confirms.
         for point in TURN[:3]:
             active = pair.active()
             assert active is not None, f"{point}: {pair.statuses()}"
@@ -118,7 +118,7 @@ def test_the_active_dies_while_it_writes_its_snapshot(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("point", ["replace-chunk", "replace-commit", "replace-done"])
 def test_a_passive_dies_while_it_takes_over_a_whole_state(tmp_path: Path, point: str) -> None:
-    # The log is so small that an empty server gets the whole state.
+    # The active keeps so few records that an empty server gets the whole state.
     with DyingPair(tmp_path, "--retain-memory-bytes", "1MiB") as pair:
         fill(pair.servers)
         with Load(pair.servers, 1) as load:

@@ -1,4 +1,4 @@
-"""The database that keeps a journal dies, stops, cuts off, stalls, or is full: the server ends, or only pauses.
+"""Tests of a database that dies, stops, cuts off, stalls or is full: the server whose journal it has ends or pauses.
 
 The primary's journal is in PostgreSQL and the backup's in a file, so one of them can always serve.
 """
@@ -60,7 +60,7 @@ def primary_serves(pair: ProcessPair) -> None:
 
 
 def ended_with_a_line(pair: ProcessPair, why: str) -> None:
-    """Check that the primary ended by itself, that its last line gives reason and remedy, and that no defect shows."""
+    """Check that the primary ended by itself, and that its log has no defect and ends with reason and remedy."""
     assert ended(pair.primary) == Exit.DATA_NOT_WRITABLE
     log = pair.primary.log.read_text()
     assert "defect" not in log and "Traceback" not in log
@@ -86,7 +86,7 @@ def test_a_server_whose_database_goes_away_ends_and_the_other_takes_over(
         ended_with_a_line(pair, "start this server again")
         load.go_on()
         if fault != "cut-off":
-            # The database is not back yet.
+            # The database is not back yet, so the server can't start.
             pair.primary.start()
             assert ended(pair.primary) == Exit.DATA_NOT_WRITABLE
             database.start()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_an_active_that_was_stopped_acknowledges_nothing_after_its_return(tmp_path: Path) -> None:
-    """Its sockets have messages of the meantime, and it is still active when it goes on."""
+    """When the server goes on, it is still active, and messages of the meantime wait in its sockets."""
     with ProcessPair(tmp_path) as pair:
         stopped = pair.active()
         assert stopped is not None
@@ -52,7 +52,7 @@ def test_an_active_that_was_stopped_acknowledges_nothing_after_its_return(tmp_pa
 
 @pytest.mark.parametrize("point", ["before-append", "before-publish", "before-ack"])
 def test_an_active_that_was_stopped_in_the_middle_of_a_turn_acknowledges_nothing(tmp_path: Path, point: str) -> None:
-    """When it goes on, it has decided already, and has not looked at its peer since."""
+    """When the server goes on, it has already decided to acknowledge, and has not looked at its peer since."""
     with DyingPair(tmp_path) as pair:
         stopped = pair.active()
         assert isinstance(stopped, DyingServer)
@@ -97,7 +97,7 @@ def test_an_active_that_is_stuck_in_a_turn_is_replaced(tmp_path: Path) -> None:
     with DyingPair(tmp_path) as pair, Load(pair.servers) as load:
         stuck = pair.active()
         assert isinstance(stuck, DyingServer)
-        # A turn of 10 s counts as stuck, and the connection stands for 3 s more.
+        # A turn of 10 s counts as stuck. The connection to the peer stays up for another 3 s.
         stuck.arm("busy 20 before-append")
         load.go_on()
         until(lambda: pair.active() is other(pair, stuck), "the other to be the only active")

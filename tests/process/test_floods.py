@@ -1,4 +1,4 @@
-"""covers: sockets.py and subscribers.py: what a flood, or a reader that reads nothing, costs in resident memory."""
+"""covers: sockets.py and subscribers.py: a flood, or a reader that reads nothing, takes a bounded amount of memory."""
 
 import os
 import resource
@@ -101,7 +101,7 @@ def large_sets() -> Iterator[list[bytes]]:
 
 
 def garbage() -> Iterator[list[bytes]]:
-    """Yield frames of 16 MiB, as garbage and as large lists."""
+    """Yield RECORD and END messages, each with a list of 16 million empty lists."""
     lists = b"\x93\xdd\x00\xff\xff\xff" + b"\x90" * 16 * MIB
     while True:
         yield [b"RECORD", lists]
@@ -176,13 +176,13 @@ def raw_connection(address: str, kind: bytes) -> socket.socket:
     ids=["P", "P+1", "P+2", "P+3"],
 )
 def test_a_message_that_never_ends(server: ServerProcess, offset: int, kind: bytes, size: int, most: int) -> None:
-    """libzmq keeps its frames until the last has come, and has no bound on them."""
+    """libzmq keeps the frames of a message until the last one has come, without a bound."""
     # The flag says that more frames will come.
     frame = b"\x03" + size.to_bytes(8, "big") + bytes(size)
     with Growth(server) as growth, raw_connection(port(server, offset), kind) as raw, suppress(ConnectionError):
         for _ in range(400 * MIB // size):
             raw.sendall(frame)
-            # The pace is that of a fast network, not of a loopback.
+            # Send at 200 MiB/s: the pace of a fast network, not of a loopback.
             time.sleep(size / (200 * MIB))
     until(lambda: (server.status() or {"counts": {}})["counts"].get("messages_without_an_end"), "the cut")
     serves(server)
@@ -191,7 +191,7 @@ def test_a_message_that_never_ends(server: ServerProcess, offset: int, kind: byt
 
 @pytest.mark.parametrize("endless", [True, False], ids=["frames", "frame"])
 def test_a_hostile_peer_whose_message_never_ends_takes_little_memory(server: ServerProcess, endless: bool) -> None:
-    """On P+3 a frame may have 256 MiB. A stranger is cut off after 1 MiB, as soon as that is seen, here at 40 MiB/s."""
+    """On P+3 a frame may have 256 MiB, but a server cuts a stranger off once it sees 1 MiB. Here 40 MiB/s are sent."""
     first = b"\x03" + MIB.to_bytes(8, "big") if endless else b"\x02" + (250 * MIB).to_bytes(8, "big")
     later = first if endless else b""
     with Growth(server) as growth, raw_connection(port(server, 3), b"DEALER") as raw, suppress(ConnectionError):
@@ -249,7 +249,7 @@ def test_a_subscriber_with_many_long_subscriptions_is_cut_off(server: ServerProc
 
 
 def test_snapshots_for_readers_that_read_nothing_take_bounded_memory(server: ServerProcess) -> None:
-    """Snapshots of a map of 64 MiB that changes, so that each is an image of its own."""
+    """The map of 64 MiB changes before each reader asks, so that each snapshot is an image of its own."""
     with Clone(server.address) as clone:
         for i in range(64):
             clone.set(f"/{i}", os.urandom(MIB)).wait(WAIT_S)

@@ -45,7 +45,7 @@ def gateway(servers: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], str]]
 
 
 class Balancer:
-    """A client of all gateways, which asks a random one each time, also one that did not answer."""
+    """A client that sends each request to a random gateway, even to a gateway that did not answer before."""
 
     def __init__(self, urls: list[str], seed: int) -> None:
         self._clients = [httpx.Client(base_url=url, timeout=30, trust_env=False, verify=False) for url in urls]
@@ -86,12 +86,13 @@ def test_no_request_is_lost_or_doubled_if_a_gateway_is_killed() -> None:
         (left, one), (_, two) = (stack.enter_context(gateway(pair.servers)) for _ in range(2))
         first = Balancer([one, two], 0)
         assert first.ask("PUT", "/v1/keys/twice/n", content=b"0").status_code == 200
-        done: dict[str, str] = {}  # key, revision
+        # key -> revision
+        done: dict[str, str] = {}
 
         def work(worker: int) -> None:
             balancer = Balancer([one, two], worker)
             for n in range(EACH):
-                # A second execution would be refused.
+                # The condition refuses the set if it is done a second time.
                 row = {"set": f"/twice/{worker}/{n}", "value": "x", "if": "0"}
                 kind = {"Content-Type": "application/x-ndjson"}
                 answer = balancer.ask("POST", "/v1/batch", content=json.dumps(row), headers=kind)

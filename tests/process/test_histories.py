@@ -1,4 +1,4 @@
-"""covers: sets, conditional sets and reads after a sync are linearizable, whatever is done to the servers."""
+"""covers: sets, conditional sets and reads after a sync are linearizable, although servers are killed and stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""covers: chp-server on a journal whose log is gone: exit 6 and why, `--recover prefix`, `chp check`, catching up."""
+"""covers: chp-server on a journal whose log is gone: exit code 6, `--recover prefix`, `chp check`, catching up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def start(cwd: Path, name: str, *more: str) -> Running:
 
 
 def filled(server: Running, address: str, keys: int) -> None:
-    """Set so many acknowledged keys, and kill the server."""
+    """Wait until the server is active, and set this many keys with acknowledgement."""
     server.wait_for("active")
     with Clone(address) as clone:
         clone.wait_until_synced(WAIT_S)
@@ -54,7 +54,7 @@ def test_a_server_whose_log_is_gone_gets_the_keys_from_its_peer(tmp_path: Path) 
     def server(name: str) -> Running:
         role = "--primary" if name == "a" else "--backup"
         other = addresses["b" if name == "a" else "a"]
-        # Each waits for the other, however long that takes to start
+        # Each server waits for the other one, even if that server starts slowly.
         patient = "--solo-wait-s", str(WAIT_S)
         return start(tmp_path, name, role, "--bind", addresses[name], "--peer", other, *patient)
 

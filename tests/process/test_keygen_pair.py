@@ -22,7 +22,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 def argv_of(line: str) -> list[str]:
-    """Return a printed command as a program of this Python."""
+    """Return the arguments that run a printed command with this Python."""
     program, *words = shlex.split(line)
     return [sys.executable, "-m", MODULES[program], *words]
 
@@ -32,7 +32,7 @@ def run(line: str) -> Done:
 
 
 def printed(said: str, *beginning: str) -> list[str]:
-    """Return the printed commands that begin so."""
+    """Return the printed commands that begin with these words."""
     return [line.strip() for line in said.splitlines() if line.startswith("    " + " ".join(beginning))]
 
 

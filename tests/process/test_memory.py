@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 def fill(clone: Clone, most: int) -> tuple[int, str]:
-    """Set values of a MiB until one is refused, and return the number of done sets and the reason."""
+    """Set values of 1 MiB until a set is refused, and return the number of accepted sets and the refusal."""
     for i in range(most):
         try:
             clone.set(f"/large/{i}", os.urandom(MIB)).wait(WAIT_S)

@@ -123,7 +123,7 @@ def test_backup_check_restore_and_a_new_server_from_the_file(tmp_path: Path) -> 
         clone.set_many({f"/a/{i}": b"%d" % i * 100 for i in range(2000)}).wait(WAIT_S)
         clone.set("/ttl", b"1", ttl=600).wait(WAIT_S)
         wanted = dict(clone)
-        # The pair goes on serving meanwhile.
+        # The pair serves writers during the backup.
         with Load(pair.servers, 1) as load:
             (said,) = chp(pair.servers, "backup", "chp.db")
             path = Path(said["path"])

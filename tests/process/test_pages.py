@@ -10,7 +10,7 @@ import pytest
 from .cluster import ProcessPair
 
 ROOT = Path(__file__).parents[2]
-# Pages whose programs other tests run: a session of Spark, a user's tests, another package.
+# Pages whose programs other tests run, because they need Spark, pytest or another package: page -> test.
 ELSEWHERE = {
     "spark.md": "tests/spark/test_documents.py", "spark-cluster.md": "tests/spark/test_cluster.py",
     "spark-state.md": "tests/spark/test_state_page.py", "spark-pipelines.md": "tests/spark/test_connect.py",

@@ -1,4 +1,4 @@
-"""covers: pytest_chp: the fixtures, as the tests of a user have them; and the example of docs/testing.md."""
+"""covers: pytest_chp: its fixtures in the tests of a user, and the example of docs/testing.md."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""kill -9 of the active in the middle of a read: each row comes once, and all are of the number of the plan."""
+"""Tests of kill -9 of the active during a read: each row comes once, as it was at the number of the plan."""
 
 import logging
 from collections.abc import Iterator
@@ -18,7 +18,8 @@ from chp_client.spark.reading.snapshot import ImagePartition, plan_read, port_of
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 ROWS, PARTS = 1_000_000, 8
 VALUE = b"first".ljust(50, b".")
-# So often 500 keys change: in a minute less than the servers hold for the number that is read.
+# 500 keys change, and then the writer pauses for this many seconds. So a minute changes less than the servers keep for
+# the number that is read.
 PAUSE_S = 0.1
 
 

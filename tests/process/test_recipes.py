@@ -32,7 +32,7 @@ def pair(tmp_path: Path) -> Iterator[ProcessPair]:
 
 
 class Worker:
-    """A process that takes part in a recipe, which is started again when it was killed."""
+    """A process that takes part in a recipe. It can be killed and started again."""
 
     def __init__(self, pair: ProcessPair, kind: str, name: str, path: Path) -> None:
         self.name = name
@@ -110,7 +110,7 @@ class Torment:
         self.kill_active()
 
     def run(self) -> None:
-        """Kill a holder, stop one, kill the active, and then do both of the last at once."""
+        """Kill a holder, stop a holder, kill the active, and at last kill the active while a holder is stopped."""
         self.more()
         for act in (
             self.kill_holder,
@@ -127,7 +127,7 @@ class Torment:
 def held(pair: ProcessPair) -> dict[int, dict[str, int]]:
     """Return token -> {holder: number of holders at that moment} from the servers' records.
 
-    Two tokens of a semaphore that are given in one record are equal.
+    Two holders of a semaphore that get their places in one record have equal tokens.
     """
     found: dict[int, dict[str, int]] = {}
     there: set[str] = set()

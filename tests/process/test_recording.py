@@ -1,4 +1,4 @@
-"""`chp record` and `chp replay`: nothing is missing after kill -9 and failover, and what is missing is said."""
+"""Tests of `chp record` and `chp replay`: kill -9 and failovers leave no gap, or the recording reports the gap."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_rows_of_a_recording_have_key_value_operation_ttl_and_revision(server: T
 def test_a_feed_fetches_a_batch_that_was_lost_on_the_way(
     server: TestServer, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
-    """The loss of the fourth batch shows by the `prev` of the fifth, and that of the last by the heartbeat."""
+    """The `prev` of the fifth batch shows the loss of the fourth. A heartbeat shows the loss of the last batch."""
     seen: list[bytes] = []
     with Clone([server.address]) as clone, Feed([server.address], "/n/") as feed:
         hear, batches = Connection.published, itertools.count()
@@ -236,7 +236,7 @@ def held_after_replay(
         reader.flush(WAIT_S)
 
         def keys_under(subtree: str) -> set[str]:
-            # The command asks the server too: a copy may be behind
+            # `chp replay` asks the server for the keys too, because a copy may be behind.
             with Feed([empty.address], subtree) as feed:
                 return {key for chunk in feed.snapshot().chunks for key in chunk.keys}
 
@@ -249,7 +249,7 @@ def held_after_replay(
 
 
 def set_some(server: TestServer, n: int) -> str:
-    """Set n values in a store, and return its id."""
+    """Set a key n times, and return the id of the server's store."""
     with Clone([server.address]) as clone, Feed([server.address]) as feed:
         for i in range(n):
             clone.set("/a", b"%d" % i).wait(WAIT_S)
@@ -278,7 +278,7 @@ def test_another_store_is_refused(tmp_path: Path, n: int) -> None:
 
 
 def test_a_recording_without_rows_refuses_another_store(tmp_path: Path) -> None:
-    """The recording has no row yet, only its place."""
+    """The recording has no row yet, only the number that it has reached."""
     with TestServer(heartbeat_s=0.1) as server, recorded([server.address], tmp_path, "/b/", every_s=0.1):
         mine = set_some(server, 3)
         until(lambda: RecordingWriter(tmp_path, "/b/", 1, 1).reached, "the position")
@@ -344,7 +344,7 @@ def recording(server: TestServer, tmp_path: Path) -> Path:
                 clone.delete(f"/k/{(i * 7) % 97}")
             if i % 50 == 49:
                 clone.flush(WAIT_S)
-                # This gives the recording its duration, and is no wait.
+                # The pause gives the recording its duration. It waits for nothing.
                 time.sleep(0.05)
         clone.flush(WAIT_S)
     (tmp_path / "wanted.json").write_text(json.dumps({key: value.decode() for key, value in clone.items()}))

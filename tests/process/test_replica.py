@@ -19,7 +19,7 @@ def replica_of(directory: Path, name: str, *servers: str, address: str = "") -> 
 
 
 def ends(server: ServerProcess) -> str:
-    """Return the last lines of a server that has to end with the code for a wrong start."""
+    """Wait until a server ends with the exit code for a wrong start, and return its log."""
     assert server.process is not None
     assert server.process.wait(WAIT_S) == Exit.USAGE
     server.process = None

@@ -1,6 +1,7 @@
-"""kill -9 of a replica, of the active, and of both within 2 s: each reader is right, and none takes a second snapshot.
+"""Tests of kill -9 of a replica, the active, or both within 2 s: readers miss nothing and need no second snapshot.
 
-Two replicas keep no journal, so a replica that is back has no past: what its readers lack comes from the pair.
+The two replicas keep no journal. So a replica that starts again has no records, and the pair sends what its readers
+lack.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _has(clone: Clone, n: int) -> bool:
 
 
 def _kill(pair: ProcessPair, replicas: list[ServerProcess], what: int, rng: random.Random) -> list[ServerProcess]:
-    """Kill a replica, the active, or both within 2 s; return what was killed."""
+    """Kill a replica (`what` is 0), the active (1), or both within 2 s (2), and return the killed servers."""
     killed = []
     if what != 1:
         killed.append(rng.choice(replicas))

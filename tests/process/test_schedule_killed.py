@@ -15,14 +15,14 @@ from .cluster import ProcessPair, ServerProcess
 
 pytestmark = pytest.mark.slow
 TOPIC, A_BATCH = "reminders", 5000
-# The messages that the long proof schedules in a second, on a busy machine.
+# A busy machine can schedule at least this many messages a second. The first message is due after all are scheduled.
 SCHEDULED_A_SECOND = 5000
-# A wait in the long proof, on a machine that does other work too.
+# The long proof waits up to this many seconds, because its machine does other work too.
 PATIENCE_S = 300.0
 
 
 def active_of(pair: ProcessPair) -> ServerProcess:
-    """Wait until there is one active server, and return it: a busy one may answer late."""
+    """Wait until there is one active server, and return it. A busy server may answer late."""
     end = time.monotonic() + PATIENCE_S
     while (active := pair.active()) is None:
         assert time.monotonic() < end, "no server is active"
@@ -71,7 +71,7 @@ def test_each_scheduled_message_is_published_once_over_kills_of_the_active(
             for value in map(int, batch.values):
                 assert not seen[value], f"message {value} was published twice"
                 seen[value] = True
-                # A time of the pair has whole milliseconds.
+                # The times of published messages are whole milliseconds, so a message may seem a little early.
                 early = due[value].timestamp() - batch.time
                 assert early < 0.002, f"message {value} was published {early:.3f} s before its time"
         assert all(seen), "none is lost"

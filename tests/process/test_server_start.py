@@ -210,7 +210,7 @@ def test_a_damaged_journal_gives_exit_code_6(tmp_path: Path, start: Start) -> No
     file = tmp_path / "data" / "journal.sqlite"
     content = file.read_bytes()
     assert b"/key/" in content
-    # All places change, since some lie in space that is free again.
+    # Change every occurrence, because SQLite does not use some of that space any more.
     file.write_bytes(content.replace(b"/key/", b"/kez/"))
     done = run("--bind", endpoint, "--data", "data", cwd=tmp_path)
     assert done.returncode == 6, done.stderr

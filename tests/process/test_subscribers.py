@@ -18,7 +18,7 @@ from tests.talk import until
 
 from .cluster import ServerProcess
 
-# libzmq takes this for a peer of ZMTP 1.0 that subscribes to everything.
+# libzmq takes a connection that sends this for a peer of ZMTP 1.0 that subscribes to everything.
 OLD = b"\x01\x00\x05\x00"
 TIMES = 150
 
@@ -28,7 +28,7 @@ def visit(port: int, noise: random.Random) -> None:
     with socket.create_connection(("127.0.0.1", port), 5) as peer:
         try:
             peer.sendall(OLD + noise.randbytes(64))
-            # This is long enough to be a subscriber.
+            # The connection lasts long enough to become a subscriber.
             peer.settimeout(0.02)
             peer.recv(1)
             peer.recv(1000)

@@ -1,4 +1,4 @@
-"""covers: what systemd is told, by servers as they are started: READY, STATUS, WATCHDOG and STOPPING."""
+"""covers: the messages of a server process to systemd: READY, STATUS, WATCHDOG and STOPPING."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .cluster import ServerProcess
 
 
 class Systemd:
-    """A socket as systemd has one for a unit, and what came."""
+    """The socket of systemd for one unit. `heard` has the lines that came."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -120,7 +120,7 @@ def test_the_servers_of_a_pair_tell_systemd_when_they_are_ready(tmp_path: Path) 
         until(lambda: backup.has("READY=1"), "the backup")
         until(lambda: primary.has("STATUS=active") and backup.has("STATUS=passive, in sync"), "both say what they are")
         servers["backup"].signal(signal.SIGSTOP)
-        # This takes the lines until now.
+        # Read the lines that came until now, and forget them.
         backup.has("")
         backup.heard.clear()
         time.sleep(1)

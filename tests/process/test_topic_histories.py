@@ -1,4 +1,4 @@
-"""covers: topics and groups keep all their promises, whatever is done to the servers and the programs."""
+"""covers: topics and groups keep all promises, although servers and programs are killed and stopped."""
 
 from __future__ import annotations
 

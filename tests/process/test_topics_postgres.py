@@ -1,4 +1,4 @@
-"""covers: topics and groups over journals in PostgreSQL: published, both servers killed, read, and gone on with."""
+"""covers: topics and groups in journals in PostgreSQL: after kills of both servers, readers and groups go on."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests that no mistake of an operator lets two histories pass for one. Real processes; no case ends in exit code 4.
+"""Tests that no mistake of an operator lets two histories pass for one. No server process ends with exit code 4.
 
 covers: two primaries; another pair's data directory; a new disk; a side without a journal; a staging pair begun from a
 backup of production; an empty server alone, and told to begin; `chp status` in all these cases
@@ -21,7 +21,7 @@ from tests.process.cluster import ProcessPair, ServerProcess
 from tests.talk import WAIT_S, until
 
 SOLO_S = 1.0
-# A server that begins after `solo_wait_s` would have begun by then.
+# A server that begins to serve after `solo_wait_s` has begun within this many seconds.
 PATIENCE_S = 3 * SOLO_S
 FLAGS = ("--solo-wait-s", str(SOLO_S))
 
@@ -57,7 +57,7 @@ def state(server: ServerProcess) -> str:
 
 
 def serves_nobody_for_a_while(server: ServerProcess) -> None:
-    """Check that a server lives and does not begin for a while."""
+    """Check that a server lives, and does not begin to serve for `PATIENCE_S`."""
     end = time.monotonic() + PATIENCE_S
     until(server.status, "an answer")
     while time.monotonic() < end:
@@ -91,7 +91,7 @@ def lone_store(place: Path, n: int) -> None:
 
 
 def test_two_primaries_of_one_pair_end_with_exit_code_2(tmp_path: Path, pair: ProcessPair) -> None:
-    """In 0.1 both served, and after the repair they were `in sync` with five of five keys different."""
+    """In 0.1 both served, and after the repair they were `in sync` although all five keys differed."""
     wrong = [
         ServerProcess(tmp_path / name, "primary", server.address, other.address, *FLAGS)
         for name, server, other in (("a", *pair.both), ("b", *pair.both[::-1]))
@@ -226,7 +226,7 @@ def test_an_empty_server_of_a_pair_begins_alone_only_with_bootstrap(tmp_path: Pa
         until(lambda: state(told) == "active", "it to serve")
     finally:
         told.kill()
-    # It has a store now, so it may serve alone.
+    # The server has a store now, so it may serve alone.
     pair.primary.start()
     until(lambda: state(pair.primary) == "active", "it to serve")
 

@@ -48,7 +48,7 @@ with QuestionPort(servers, 60) as port, Feed(servers) as feed:
 
 
 def set_up(hosts: TwoHosts, *, without: int = 0) -> str:
-    """Run them, but one; what they said as they failed."""
+    """Run the page's commands, except number `without`, and return the text of their errors."""
     assert USER is not None
     said = ""
     for name in "ab":
@@ -81,7 +81,7 @@ def test_the_ten_commands_make_a_pair(tmp_path: Path, kind: int) -> None:
         chp = "chp --client-file /etc/chp/alice.toml --timeout 25"
         done = hosts.a.run(f"{chp} set /a 1 && {chp} get /a")
         assert (done.returncode, done.stdout) == (0, "1"), done
-        # The program asks in each way that is no Clone.
+        # The program asks by `QuestionPort` and `Feed`, the ways to ask without a Clone.
         asked = hosts.a.run(f"python3 -c '{_ASKS}'")
         assert (asked.returncode, asked.stdout) == (0, "1 True\n"), asked
         unknown = hosts.b.run("chp --servers a:5556,b:5566 --timeout 20 get /a")

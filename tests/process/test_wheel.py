@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def pip(python: str, *args: str, cwd: Path | None = None) -> None:
-    """Run pip; where no index of packages is reached there is nothing to test."""
+    """Run pip. Skip the test if pip reaches no index of packages."""
     argv = [python, "-m", "pip", "--disable-pip-version-check", *args]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=500, cwd=cwd)
     if done.returncode and any(
@@ -62,7 +62,7 @@ def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
 
 
 def test_the_steps_of_the_container_image_make_programs_that_run(tmp_path: Path) -> None:
-    """No engine is needed for what its Containerfile says: what is copied is all that is there."""
+    """Do the Containerfile's steps without a container engine: only the files that it copies are there."""
     steps = (ROOT / "ops" / "Containerfile").read_text().split("\nFROM ")[1].splitlines()
     for line in steps:
         if line.startswith("COPY "):

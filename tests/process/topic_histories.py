@@ -36,7 +36,7 @@ from .topic_rules import EFFECTS, GROUPS, MAIN, NEVER, Given, History, Message, 
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 3
-# A stop of a program that outlasts the lease of its members.
+# A program is stopped for this many seconds, which is longer than the lease of its members.
 STOP_S = 2.5
 
 
@@ -146,7 +146,7 @@ class Workers:
                 return set(groups) == set(GROUPS) and not any(groups.values())
 
             until(done, lambda: f"the groups to handle all: {topic.groups(WAIT_S)}", 3 * WAIT_S)
-        # A member of `before` sees what it acknowledged a moment later.
+        # The members of the group `before` get messages a moment after these are acknowledged.
         time.sleep(1.0)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -208,7 +208,7 @@ def read(history: History, servers: Sequence[str]) -> None:
 
 
 def _text(topic: str, value: bytes) -> str:
-    """Return a value as text. Of a dead letter it is as of a receipt."""
+    """Return a value as text. The text of a dead letter has the form of a receipt."""
     if topic == f"{MAIN}.{EFFECTS}.dead":
         letter = msgpack.unpackb(value)
         return receipt(letter["offset"], letter["value"].decode(), letter["why"])
@@ -227,7 +227,7 @@ def outcomes(history: History) -> dict[str, int]:
 
 
 def judge(history: History, folder: Path) -> dict[str, int]:
-    """Raise AssertionError and keep a history in a file if it breaks a rule. Return its outcomes."""
+    """Return the outcomes of a history. If the history breaks a rule, keep it in a file and raise AssertionError."""
     found, told = wrong(history), outcomes(history)
     if found:
         file = folder / "wrong-history.pickle"

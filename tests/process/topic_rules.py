@@ -7,9 +7,9 @@ A history has four kinds of notes, with times by a clock that all programs of a 
     Read       messages that a reader got
     Message    a message at the end, in the log of its topic
 
-A write that both servers acknowledged was done. A refused one was not done. The outcome of every other write is
-unknown, also of one that a lone server acknowledged: it was done as a whole, or not at all. `RULES` names the rules.
-Those of `AFTER_SPLIT` hold even if both servers were active for a while. `wrong` applies them.
+A write that both servers acknowledged was done. A refused write was not done. The outcome of every other write is
+unknown, even if a lone server acknowledged it. Such a write was done as a whole, or not at all. `RULES` names the
+rules. Those of `AFTER_SPLIT` hold even if both servers were active for a while. `wrong` applies the rules.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from itertools import chain, pairwise
 
 NEVER = float("inf")
 REPLICATED, REFUSED, UNKNOWN = "replicated", "refused", "unknown"
-# The topic that the groups read, the receipts of handled messages, the versions of `once`, and conditional steps.
+# The topics: the one that the groups read, and those of receipts for handled messages, of the versions of `once`, and
+# of conditional steps.
 MAIN, DONE, VERSIONS, STEPS = "main", "done", "versions", "steps"
-# The group whose members commit receipts, one that acknowledges later, and one that acknowledges before.
+# The group whose members commit receipts, a group that acknowledges after delivery, and a group that acknowledges
+# before delivery.
 EFFECTS, LATER, BEFORE = "effects", "later", "before"
 GROUPS = (EFFECTS, LATER, BEFORE)
 # The applications whose versions are counted strictly have names that begin with this.
@@ -123,7 +125,7 @@ class History:
                 self.found[topic][message.value].append(message)
 
     def of(self, write: Write) -> list[list[Message]]:
-        """Return where the log has each message that a call published."""
+        """Return, for each message that a call published, the messages in the log with its value."""
         return [self.found.get(topic, {}).get(value, []) for topic, some in write.publish.items() for _, value in some]
 
 
@@ -153,7 +155,7 @@ def known(history: History) -> Iterator[str]:
 
 
 def once_or_not(history: History) -> Iterator[str]:
-    """A call that was done is there once and as a whole. Any other is whole or absent."""
+    """All effects of a call that was done are there once. Those of any other call are all there once, or none is."""
     for write in history.writes:
         counts = [len(places) for places in history.of(write)]
         counts += [int(history.keys.get(key) == value) for key, value in write.sets.items()]
@@ -168,7 +170,7 @@ def once_or_not(history: History) -> Iterator[str]:
 
 
 def refused_is_absent(history: History) -> Iterator[str]:
-    """No effect of a refused call is there. After a split the losing server may have refused what the other one did."""
+    """No effect of a refused call is there. After a split the rule does not hold: the other server may have done it."""
     for write in history.writes:
         there = any(history.of(write)) or any(history.keys.get(key) == value for key, value in write.sets.items())
         if write.outcome == REFUSED and there:
@@ -316,7 +318,7 @@ def fenced(history: History) -> Iterator[str]:
 
 
 def at_most_once(history: History) -> Iterator[str]:
-    """A group that acknowledges before gets each message at most once."""
+    """A group that acknowledges before delivery gets each message at most once."""
     count = Counter(o for given in history.given if given.group == BEFORE for o, _, _ in given.messages)
     for offset, n in count.items():
         if n > 1:
@@ -324,7 +326,7 @@ def at_most_once(history: History) -> Iterator[str]:
 
 
 def at_least_once(history: History) -> Iterator[str]:
-    """A group that acknowledges later gets each message."""
+    """A group that acknowledges after delivery gets each message."""
     for group in (EFFECTS, LATER):
         got = {value for given in history.given if given.group == group for _, _, value in given.messages}
         for message in history.logs.get(MAIN, ()):

@@ -32,7 +32,8 @@ PACE_S = 0.06
 # A stop of 2.5 s outlasts a member's lease.
 TTL_S = 1.5
 STEP_KEY = "/shared/step"
-# The shares of batches of a member that are put aside in part, handed back, and followed by leaving the group.
+# The shares of a member's batches. In the first share one message becomes a dead letter. The second share is handed
+# back. After the third share the member leaves the group.
 REJECTED, HANDED_BACK, LEAVES = 0.05, 0.04, 0.03
 # With these codes nothing of a write was done. With any other one its outcome is unknown.
 NOT_DONE = ("revision", "fenced", "count")
@@ -50,7 +51,7 @@ class Notes:
             print(json.dumps(what), flush=True)
 
     def call(self, thread: str, **of: Any) -> str:
-        """Say that a write is called, and return its name. The texts of `of` may hold `@`, which the name replaces."""
+        """Print that a write begins, and return its name. The name replaces each `@` in the texts of `of`."""
         with self._lock:
             self._n += 1
             name = f"{self._name}.{self._n}"
@@ -59,7 +60,7 @@ class Notes:
         return name
 
     def answer(self, name: str, ticket: Ticket) -> str:
-        """Wait for the outcome of a write, and say it."""
+        """Wait for the outcome of a write, and print it."""
         try:
             outcome = ticket.wait(WAIT_S).durability
         except Refused as refused:
@@ -170,7 +171,7 @@ class Worker:
         version = 1
         while self._more(chance):
             outcome, _ = self._version("count", f"app{self.name}", version, strict=False)
-            # Now and then a version that was done is asked for again.
+            # Now and then the thread repeats a version that was done.
             if outcome != "unknown" and chance.random() < 0.8:
                 version += 1
 
@@ -218,7 +219,7 @@ class Worker:
             time.sleep(chance.random() * 0.02)
             luck = chance.random()
             if luck < HANDED_BACK and group != BEFORE:
-                # What is in hand is not acknowledged.
+                # The member leaves, and does not acknowledge the batch in its hands.
                 return
             if group == EFFECTS:
                 self._commit(batch, member, placed, chance)

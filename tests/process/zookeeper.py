@@ -72,7 +72,7 @@ class ZooKeeper:
         return f"zk://{self.host}:{self.port}{path}?session_s={session_s}"
 
     def flags(self, path: str = "/chp/test", session_s: float = 1.0) -> tuple[str, ...]:
-        """Return the flags of a server that uses it."""
+        """Return the flags of a server that uses this ZooKeeper."""
         return ("--arbiter", self.url(path, session_s))
 
     def start(self) -> Self:

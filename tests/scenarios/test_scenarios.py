@@ -1,8 +1,8 @@
 """Scenario files: commands, `----`, and the trace they cause; `pytest --rewrite` records the traces anew.
 
-A file begins with prose, then come blocks. Commands are those of tests/sim/world.py. Everything is the production
-code, in a world where nothing takes time and nothing moves unless a command says so; all checkers watch. A file that
-begins with `seed N ...` is what the simulator printed: the delays are those of the seed.
+A file begins with prose, and blocks of commands follow. The commands are those of tests/sim/world.py. They drive the
+production code in a world in which nothing takes time, and nothing moves unless a command says so. All checkers watch.
+A file whose commands begin with `seed N ...` was printed by the simulator, and has the delays of that seed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Run many seeds: `python -m tests.sim --seeds 500 [--from N] [--jobs N] [--shrink] [--show SEED]`.
 
-Seeds run in several processes, without a transcript. The first failing seed runs again with one, in the notation of
-tests/scenarios, so that it becomes a scenario by copying it. With --shrink it is made short first. With --done FILE the
-seeds that ran are noted in a file, and a later run with that file goes on behind them (tests/long/state.py).
+Seeds run in several processes, without a transcript. The first failing seed then runs again with a transcript, in the
+notation of tests/scenarios: a copy of it is a scenario. With --shrink the list of its commands is made short first.
+With --done FILE each seed that ran is noted in a file. A later run with that file leaves it out (tests/long/state.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .schedule import (
 
 # name -> the burst, and the tempers of the seeds that may have it
 NAMED = {burst.__name__: (burst, tempers) for burst, tempers, *_ in (*BURSTS, *LATER_BURSTS)}
-# A world has some megabytes.
+# A process collects garbage after each seed that is a multiple of this. A finished world leaves some megabytes.
 COLLECT_EVERY = 8
 
 
@@ -118,7 +118,7 @@ def _runs(seeds: list[int], args: argparse.Namespace) -> Iterator[Iterator[tuple
 
 
 def _collect_little() -> None:
-    """Leave garbage until a seed has ended: a world becomes garbage as a whole then, and hardly any before."""
+    """Turn off the automatic collection of garbage, because nearly all garbage of a seed appears when the seed ends."""
     gc.freeze()
     gc.disable()
 

@@ -12,8 +12,9 @@ What must hold:
     reading    A server sends a client only subtrees and keys that the client may read, by the rules at the server's
                number. So no client hears a name, value, count or digest of a denied subtree.
     writing    A record holds no value of a user who could not write its key by the rules before the record.
-    changes    When the operator is answered, the new rules are on the disk, and on both disks if the passive is in
-               sync. At the end both servers, and a replay of each journal, have the rules of the surviving history.
+    changes    When a server answers the operator, it has the new rules on its disk. If the passive is in sync, both
+               servers have them. At the end both servers, and a replay of each journal, have the rules of the
+               surviving history.
                They also share one secret, from which the names of group members are made.
 
 This file reads the rules from the records and judges them by itself. It uses none of the servers' code for that.
@@ -123,7 +124,7 @@ class Event:
 
 
 class Door:
-    """The admission of subscriptions at one server: the production code, which knows connections by number."""
+    """The admission of subscriptions at one server. The production code decides, and knows a connection by a number."""
 
     def __init__(self, node: ServerNode) -> None:
         self._node, core = node, node.core
@@ -144,7 +145,8 @@ class Door:
         if len(frames) == 1:
             self._admitting.ended(frames[0][1:])
             return True
-        # libzmq itself reports a connection that ended. The stranger was never admitted.
+        # An event with an empty first frame is libzmq's own report about a connection that ended. The core must hear
+        # it. Events of the stranger, which was never admitted, are dropped.
         if not frames[0] or conn.a == "stranger":
             return not frames[0]
         if not conn.up or conn.identity != frames[0]:
@@ -167,7 +169,7 @@ class Door:
             self._node.world.net.reset(conn)
 
 
-# -- who changes the rules
+# -- the operator
 
 
 class Operator:
@@ -219,7 +221,7 @@ class Operator:
         )
 
     def answered(self, node: ServerNode, frames: Frames) -> None:
-        """Take a server's answer: the new rules are as safe as an acknowledged set, or they were refused."""
+        """Take a server's answer, and check that accepted rules are as safe as an acknowledged set."""
         header = msgpack.unpackb(frames[4])[0]
         if header[0] != REPLY:
             self._world.trace(f"{node.name} -> root  {header[2]} {header[3]}")
@@ -248,7 +250,7 @@ class AccessChecks:
         # (client, request) -> the subtree that the client asked for.
         self._asked: dict[tuple[str, int], str] = {}
         self.looked = 0
-        # value -> the key of the program that set it last, and the time of its first call
+        # value -> the key of the program that set it last, and the time when a program with this key first set it
         self.called: dict[bytes, tuple[str, float]] = {}
 
     def _rules(self, number: int) -> Document | None:
@@ -278,14 +280,15 @@ class AccessChecks:
             self._world.checks.fail(f"{node.name} sends something to {conn.name}, whose key was removed")
         number = node.core.state.number
         if node.is_replica and conn.kind == "req":
-            # An answer of the active may be on its way while the rules change.
+            # The answer may come from the active, and the rules may change on its way. So the rules at the number of
+            # the answer count.
             number = unpack(frames[1])
         rules = self._rules(number)
         if rules is None:
             return
         self.looked += 1
         user = user_of(conn)
-        # A replica gets everything. What it passes is judged when it sends it to a client.
+        # A replica may get everything. What the replica sends to a client is judged then.
         if rules["users"].get(user) == VOUCHES:
             return
         if conn.kind == "upd" and frames[0][:1] == STX and frames[0][-1:] != ETX:
@@ -343,7 +346,8 @@ class AccessChecks:
         """Check that the rules which the operator was promised are on the disks."""
         self._world.checks.not_fenced(node)
         oracle = self._world.checks.oracle
-        # A promise that is made before the passive is in sync may leave after that: it needs this server's disk alone.
+        # A promise that was made before the passive was in sync may leave only afterwards. Then only this server's disk
+        # must have the rules.
         age = self._world.time.now - oracle.nodes[number].at
         since = node.core.link.in_sync_since if node.core.link._was_in_sync else float("inf")
         together = node.core.pair.in_sync() and age * 1.1 < node.clock.mono() - since
@@ -373,7 +377,7 @@ class AccessChecks:
         if one.access.owners != two.access.owners:
             text = f"{one.access.owners}, {two.access.owners}"
             self._world.checks.fail(f"the servers disagree on whose sessions are: {text}")
-        # A server whose wall clock was set ahead may have forgotten an application before the other one.
+        # A server whose wall clock was set ahead may have forgotten an application that the other server still has.
         both = one.staging.versions.keys() & two.staging.versions.keys()
         owned = [[each for each in state.staging.owned() if each[0] in both] for state in (one, two)]
         if owned[0] != owned[1]:

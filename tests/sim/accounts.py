@@ -4,8 +4,8 @@ A set, a conditional set, a delete, a commit or a lease is acknowledged at a rev
 in the surviving history. Otherwise a server has discarded the record as part of a suffix. Then a file of that server
 has a line for each key, with this update or a later one of the suffix. The line has one of three outcomes:
 
-    replayed   The update was done again. Its value is in the surviving history, or its server died before and left
-               the file.
+    replayed   The update was done again. Its value is in the surviving history, unless the server ended after it had
+               written the file.
     already    The surviving history has the value, which the client sent again.
     conflict   The surviving history does not have the value, and an operator learns it from the file.
 
@@ -74,7 +74,7 @@ class Accounts:
         self._files: list[File] = []
 
     def saved(self, node: ServerNode, save: Save, end: int, *, complete: bool) -> None:
-        """Note a file that a server writes. A file about late updates belongs to the split before."""
+        """Note a file that a server writes. A file about late updates belongs to the suffix of its previous file."""
         if save.name.startswith("suffix-late"):
             end = next((file.end for file in reversed(self._files) if file.node is node), end)
         lines = tuple(Line(u.key, u.value, u.number, u.outcome) for u in save.updates)
@@ -83,7 +83,7 @@ class Accounts:
             self._no_end_of_time(node, line)
 
     def _no_end_of_time(self, node: ServerNode, line: Line) -> None:
-        """Check that a client asked for a delete that is to be replayed."""
+        """Check that a delete that is to be replayed was a client's, and not an expiry."""
         if line.value is None and line.outcome == REPLAYED and not self._was_deleted(line.key):
             raise Wrong(f"{line.key} ended by its time at {node.name}, which wants that done again")
 
@@ -111,7 +111,7 @@ class Accounts:
         record = self._oracle.by_first.get(revision)
         disasters = self._world.disasters
         if disasters and durability != REPLICATED and (record is None or record.at <= disasters[-1]):
-            # Its disk is gone.
+            # An update that was not replicated may be lost with its disk.
             return
         if record is None or not _holds(record, op):
             # Another operation committed the same version before.

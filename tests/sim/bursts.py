@@ -1,17 +1,20 @@
-"""Bursts of commands: what goes wrong in a few seconds of a plan, with what clients do meanwhile.
+"""Bursts of commands: the faults of a few seconds of a plan, and what clients do meanwhile.
 
-    split           each server has half of the clients, and a client's link to the other server heals before the peers'
-    healed          the links of a split heal in any order, and a client may reach both servers before these meet
+    split           each server has half of the clients, and a client's link to the other server heals before the link
+                    between the peers
+    healed          the links of a split heal in any order, and a client may reach both servers before these reach each
+                    other
     both_stopped    both servers are stopped for longer than a heartbeat, and go on in any order
     full_disks      disks are full while members of groups have messages in hand, and a server may die meanwhile
-    key_removed     a client's key is removed while its session, leases and members live; it may come back with another
+    key_removed     a client's key is removed while the client's session, leases and members live; the client may come
+                    back with another key
     flooded         a user opens more sessions than the tables hold while clients wait for answers
     intruded        a user tries to take what members of groups have in hand, and their leases
     held            slow members have messages in hand while the active changes; then all is quiet for a while
     crowded         a program subscribes to more channels than it may have, again and again
     late_answers    a server is stopped before it sends answers that its passive has confirmed, and its lease ends
 
-Each function draws from its own generator, so that a plan with a burst has the commands that it had without it.
+Bursts draw from a generator of their own. So a plan keeps its other commands when a burst is added.
 """
 
 from __future__ import annotations
@@ -66,9 +69,9 @@ def _parted(rng: random.Random, sides: dict[str, str]) -> list[str]:
 def healed(rng: random.Random, names: list[str]) -> list[str]:
     """Return the commands of a split whose links heal in any order, each direction of the peers' link by itself.
 
-    The link that carries answers to a client breaks first, so that the client sends batches again that are done. Its
-    link to the other server heals before, between or after the two directions of the peers' link. It then hears both
-    servers, or only the other one.
+    The link that carries answers to a client breaks first, so the client sends batches again that its server has done.
+    The client's link to the other server heals before, between or after the two directions of the peers' link. The
+    client then hears both servers, or only the other one.
     """
     sides = {name: rng.choice("PB") for name in names}
     out = _parted(rng, sides)
@@ -90,7 +93,7 @@ def healed(rng: random.Random, names: list[str]) -> list[str]:
 
 
 def both_stopped(rng: random.Random, names: list[str]) -> list[str]:
-    """Return commands that stop both servers, between two turns or before a step of one. They go on in any order."""
+    """Return commands that stop both servers, between two turns or before a step of a turn. They go on in any order."""
     one, other = rng.sample("PB", 2)
     at = rng.choice(("", "", f" at {rng.choice(POINTS[:-1])}"))
     out = [sent(rng, names), f"pause {one}{at}", sent(rng, names), f"tick {rng.choice((0.002, 0.1, 0.5)):.3f}"]
@@ -133,7 +136,8 @@ def key_removed(rng: random.Random, names: list[str]) -> list[str]:
 def flooded(rng: random.Random, names: list[str]) -> list[str]:
     """Return commands that open more sessions than the tables hold, while a client has not heard what became of a set.
 
-    The client counts a version too. It counts this version once more behind the flood, and then the next one.
+    Before the flood, the client also counts a version. After the flood it counts that version again, and then the next
+    version.
     """
     name = rng.choice(names)
     deaf = [f"P>{name}", f"B>{name}"] if rng.random() < 0.6 else []
@@ -171,7 +175,7 @@ def held(rng: random.Random, names: list[str]) -> list[str]:
 
 
 def crowded(rng: random.Random, names: list[str]) -> list[str]:
-    """Return commands that break the connections of a program with too many channels, which then subscribes anew."""
+    """Return commands that break the connections of a program with too many channels. It then subscribes again."""
     out = []
     for _ in range(rng.randint(1, 3)):
         out += [f"reset crowd-{rng.choice('PB')}.upd", sent(rng, names), f"tick {rng.choice((0.05, 0.3, 1.2))}"]
@@ -181,11 +185,11 @@ def crowded(rng: random.Random, names: list[str]) -> list[str]:
 def late_answers(rng: random.Random, names: list[str]) -> list[str]:
     """Return commands that stop a server before it sends answers, in a pair in sync, until its peer has the lease.
 
-    Of a server that is alone in the arbiter's set, late answers do no harm: its peer can't become active.
+    Late answers of a server that is alone in the arbiter's set do no harm, because its peer can't become active.
     """
     name = rng.choice("PB")
     out = ["trust P", "trust B", "heal *", "start P", "start B", f"tick {rng.choice((2.0, 4.0))}"]
     out += [f"pause {name} at acks", sent(rng, names), sent(rng, names)]
-    # Another session of the arbiter ends after 2 s, and a vote makes the passive active.
+    # The stopped server's session at the arbiter ends after 2 s. A vote then makes the passive active.
     out += ["tick 0.3", sent(rng, names), f"tick {rng.choice((3.6, 5.0))}", sent(rng, names), "tick 1.0"]
     return [*out, f"resume {name}", "tick 0.3"]

@@ -39,28 +39,31 @@ if TYPE_CHECKING:
     from .servers import ServerNode
     from .world import World
 
-# The longest delay, turn and sync together.
+# A message reaches the peer within this time: the longest delay, turn and sync together.
 FENCE_S = 0.15
-# The longest turn that still counts as living, by clocks that run up to 10 % slow.
+# A server that has been in one turn for longer must send no BEAT. Its bound is 10 s, by a clock up to 10 % slow.
 STUCK_S = 12.0
-# The shortest such turn by clocks that run fast, as a successor also waits for votes.
+# While a server has been in one turn for less than this, its peer must not take over. This is the same bound by a fast
+# clock. A successor also waits for votes.
 WELL_S = 8.0
-# The shortest solo_wait_s (3 s) by clocks that run fast, less half a second in which a server may take no turn.
+# A server that begins alone has listened for at least this time: solo_wait_s (3 s) by a fast clock, less half a second
+# in which a server may take no turn.
 ALONE_S = 2.2
-# The shortest peer_timeout_s (1 s) by clocks that run fast.
+# A peer counts as living for at least this time after its last message: peer_timeout_s (1 s) by a fast clock.
 WORD_S = 0.88
-# The longest peer_timeout_s by clocks that run slow, and the time until the next turn.
+# A peer counts as living for at most this time after its last message: peer_timeout_s by a slow clock, and the time
+# until the next turn.
 GONE_S = 1.2
-# The shortest silence that counts while the connection stands.
+# While the connection stands, a peer counts as living for at least this time after its last message.
 PATIENCE_S = 3 * WORD_S
 # A server believes a client that tells of up to this many epochs above the server's own.
 BELIEVED = 64
-# The longest pause, by clocks that run slow, that a server does not notice; and the shortest that it notices.
+# A server notices each pause that is longer than `PAUSE_S`, and none that is shorter than `SHORT_PAUSE_S`.
 PAUSE_S, SHORT_PAUSE_S = 0.6, 0.45
 # A STATE leaves before the sync of its turn, which takes up to this long.
 SYNC_S = 0.05
 DURABILITY = ("applied", "journaled", "replicated")
-# Clocks may run up to 10 % fast.
+# A key lives for at least this share of its ttl, because clocks may run up to 10 % fast.
 TTL_EARLY = 0.85
 ACTIVE = 3
 
@@ -90,15 +93,15 @@ class Checks:
         self.pauses: dict[str, float] = {}
         # server -> the end of its last turn that was so long that its peer may take over
         self.woke: dict[str, float] = {}
-        # server -> the end of its last pause that it noticed
+        # server -> the end of the last pause that it noticed
         self.stops: dict[str, float] = {}
         # server -> the time when its peer was last heard at its P+3
         self.words: dict[str, float] = {}
-        # server -> the end of its first noticed pause since a word of its peer
+        # server -> the end of the first pause that it noticed since it last heard its peer
         self.excused: dict[str, float] = {}
-        # server -> the end of its first pause since a word of its peer that it may have noticed
+        # server -> the end of the first pause that it may have noticed since it last heard its peer
         self.perhaps: dict[str, float] = {}
-        # server -> the time when a message last came that may be of the peer, and is no stranger's
+        # server -> the time of the last message that counts as the peer's: any but STATE, or a STATE with a proof
         self.spoken: dict[str, float] = {}
         # server -> the time and the connection's identity of the last STATE that it took for its peer's
         self.taken: dict[str, tuple[float, bytes]] = {}
@@ -137,21 +140,24 @@ class Checks:
         """Do nothing: a server that dies breaks no rule."""
 
     def resumed(self, node: ServerNode) -> None:
-        """Note that a server runs again after a pause. Once in a silence, it gives its peer the full time again."""
+        """Note that a server runs again after a pause. If it noticed the pause, its peer gets the full time again."""
         now = self.pauses[node.name] = self.world.time.now
         if now - self.began.get(node.name, now) > PAUSE_S:
             self.stops[node.name] = now
             self._excuse(node)
 
     def _excuse(self, node: ServerNode) -> None:
-        """Note that a server gives its peer the full time again after a pause that it noticed, once in a silence."""
+        """Note that a server gives its peer the full time again after a pause that it noticed.
+
+        The server does so once in each silence of the peer.
+        """
         if self.words.get(node.name, float("-inf")) >= self.excused.get(node.name, float("-inf")):
             self.excused[node.name] = self.world.time.now
 
     def said(self, node: ServerNode, fact: Fact) -> None:
         """Check a fact that a server reports.
 
-        A scrub may find no difference, since the checkers compare both servers too.
+        A scrub must find no difference, because the checkers also compare both servers.
         """
         if fact.event == "contents differ":
             self.fail(f"{node.name} finds that contents differ: {fact.fields}")
@@ -159,8 +165,8 @@ class Checks:
     def word(self, node: ServerNode, conn: Conn, frames: list[bytes]) -> None:
         """Note that a message of the peer lies in a server's socket, and the epoch that an active peer tells.
 
-        As a sign of life, a message of a stranger does not count, nor does one of a server with a new disk, which
-        cannot prove to be the peer.
+        A stranger's message is no sign of life of the peer. A message of a server with a new disk is none either,
+        because that server cannot prove to be the peer.
         """
         known, proves = frames[0] == b"BEAT", frames[0] != b"STATE"
         if frames[0] == b"STATE":
@@ -181,7 +187,9 @@ class Checks:
             self.words[node.name] = self.world.time.now
 
     def _proves(self, node: ServerNode, said: dict[str, Any]) -> bool:
-        """Return True if a STATE proves to be of the peer: by the receiver's secret, or a position of its history."""
+        """Return True if a STATE proves to be of the peer: by the receiver's secret, or by a position of the
+        receiver's history.
+        """
         state = node.core.state
         here = said["store"] == state.store and self.oracle.on_path(said["number"], state.number)
         # A server can check only what its log has, and the last number of each epoch.
@@ -193,17 +201,19 @@ class Checks:
     def _hears_another(self, node: ServerNode, conn: Conn) -> bool:
         """Return True if a server still counts an earlier run of its peer as living.
 
-        Until that run is silent, a STATE by another connection, without a proof, is a stranger's and fences nobody.
+        Until that run is silent, a STATE by another connection, without a proof, is a stranger's and fences no server.
         Otherwise any program that connects to P+3 could stop the active. A successor says STATE again and again, so it
         is believed soon. If it dies before that, the server that was stopped goes on alone, and the two histories meet
-        later as after a split. After a stop, the earlier run gets its full time again. Meanwhile the server is warned,
-        as long as nothing of that run has come since the stop: it acknowledges nothing for a `peer_timeout_s` after
-        each such STATE.
+        later as after a split.
+
+        After a stop, the earlier run gets its full time again. Until a message of that run comes, each such STATE warns
+        the server: it acknowledges nothing for a `peer_timeout_s` after the STATE.
         """
         if node.name not in self.taken or self.taken[node.name][1] == conn.identity:
             return False
         began, now = self.began.get(node.name, 0.0), self.world.time.now
-        # A stopped server gives the run before its full time again, and then reads what lies in its socket.
+        # A server that was stopped first gives the earlier run its full time again. Then it reads the messages that
+        # wait in its socket.
         now = began if node.paused or now - began > SHORT_PAUSE_S else now
         since = max(self.taken[node.name][0], self.pauses.get(node.name, float("-inf")))
         back = self.world.net.conns.get(("peer", conn.b, conn.a))
@@ -242,7 +252,7 @@ class Checks:
         whole = max(self.world.whole_since(other.name, node.name), *(n.started_at for n in self.world.servers))
         ran = max(self.pauses.get(other.name, 0.0), self.pauses.get(node.name, 0.0), whole) < now - WELL_S
         well = other.running and not other.paused and not other.foreign and not other.misplaced
-        # What it says after a turn that was too long may come a moment too late.
+        # After a turn that was too long, the other server's messages may come a moment too late.
         well &= now - self.woke.get(other.name, 0.0) > FENCE_S
         if ran and well and not (other.lacked_room or other.waits) and now - self.began[other.name] < WELL_S:
             self.fail(
@@ -411,7 +421,7 @@ class Checks:
         if state.number < last:
             self.fail(f"{node.name} goes back from {describe(last)} to {describe(state.number)}")
         self.last_number[node.name] = state.number
-        # The checks look at the whole map, so the server would be done with a commit at once.
+        # The checks read the whole map, which would complete a deferred commit. So they wait until there is none.
         if (turn.journal or turn.facts or node.turns % 16 == 0) and not state.deferred:
             self._same_as_oracle(node.name, state)
             state.check()
@@ -510,7 +520,7 @@ class Checks:
             return
         for server in [node] if durability == 1 else self.world.servers if durability == 2 else []:
             held = [server.own_disk or server.disk, *filter(None, [server.lost_disk])]
-            # The journal may have been cut short since.
+            # The journal may have been cut short since, but its high-water mark tells how far it was.
             ends = [max(disk.number, disk.mark) for disk in held]
             if held[0].durability and not any(self.oracle.on_path(record.last, end) for end in ends):
                 self.fail(f"{node.name} acknowledges {describe(revision)} as {DURABILITY[durability]},"
@@ -614,7 +624,7 @@ class Checks:
     # -- the end
 
     def quiet(self) -> str:  # noqa: PLR0911
-        """Return what is not in sync yet after all was healed, or "" if nothing is."""
+        """Return what is not in sync yet after all was healed, or "" if all is in sync."""
         servers = self.world.servers
         states = sorted(int(node.core.pair.bstate) for node in servers)
         if states != [3, 4]:
@@ -712,11 +722,11 @@ class Checks:
                 self.fail(f"{node.name}'s journal and memory have different {what}: {_difference(a, b)}")
 
     def _promises_kept(self, end: int) -> None:
-        """Check that no value is there twice and that the files of suffixes are true."""
+        """Check that the surviving history has no value twice and that the files of suffixes are true."""
         names, doubled = self.oracle.nodes[end].names, self.oracle.nodes[end].twice
         parted = self.saved | self.replayed
         twice = set(doubled)
-        # Without the log a server knows its keys, but not the versions that they belong to.
+        # A server whose log does not reach back to the split knows its keys, but not their versions.
         if not self.accounts.complete:
             twice -= {op.value for c in self.world.clients for op in c.ops if op.kind in ("tx", "once")} & parted
         twice -= {name for name in twice & parted if not self._a_key_twice(end, name)}
@@ -726,7 +736,7 @@ class Checks:
         for value, (update, node, starts) in self.replays.items():
             if update.outcome == "replayed" and node.starts == starts and value not in names:
                 self.fail(f"{value.decode()} was to be replayed by {node.name}, and is in no history")
-            # The history that had it may be lost with its disks.
+            # The history that had the value may be lost with its disks.
             if update.outcome == "already" and value not in names and not self.world.disasters:
                 self.fail(f"{value.decode()} is accounted for as there already, and is in no history")
 

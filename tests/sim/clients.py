@@ -62,7 +62,7 @@ class Op:
 
 
 class Model(ModelClient):
-    """The model client as a host drives it."""
+    """The model client, with the methods that its host calls."""
 
     def put(self, keys: list[str], values: list[bytes], extras: dict[str, Any] | None, op: Op, now: float) -> None:
         """Submit one segment."""
@@ -93,7 +93,7 @@ class Model(ModelClient):
 
 
 class Production(ClientCore):
-    """The production core as a host drives it."""
+    """The production core, with the methods that its host calls."""
 
     def put(self, keys: list[str], values: list[bytes], extras: dict[str, Any] | None, op: Op, now: float) -> None:
         """Show a segment in the copy and submit it, as Clone does."""
@@ -156,7 +156,7 @@ class Production(ClientCore):
     def views(self) -> list[tuple[str, int, bool, dict[str, bytes], dict[str, int], set[str]]]:
         """Return the copies in the form of `ModelClient.views`.
 
-        A key shows the client's own set that is not answered yet, so it is not compared.
+        A key with an own set that is not answered yet shows that set, so the key is not compared.
         """
         out = []
         own = {key for batch in self.outbox.batches.values() if batch.shown for key in batch.keys}
@@ -317,7 +317,8 @@ class ClientNode:
                 if op.kind == "sync":
                     world.checks.client_synced(self, op)
                 elif op.acked:
-                    # A repeated commit writes nothing. Its answer may have the revision at which that was decided.
+                    # A repeated commit writes nothing. Its answer may have the revision at which the
+                    # server decided so.
                     keys = [] if op.kind in ("tx", "retx", "reonce") else op.keys
                     world.checks.settled(self, op.name, self.core.older_than(keys, op.result[1]), op.result[1])
                 world.trace_result(self, op)

@@ -16,13 +16,13 @@ class Timeline:
 
     def __init__(self) -> None:
         self.now = 0.0
-        # A heap.
+        # (time, order, action) of each event that is to come, as a heap
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self.done = 0
 
     def at(self, when: float, what: Callable[[], None]) -> None:
-        """Do `what` at `when`, or now if that is past."""
+        """Do `what` at `when`, or now if `when` is past."""
         self._order += 1
         heappush(self.events, (when if when > self.now else self.now, self._order, what))
 

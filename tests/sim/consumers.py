@@ -6,8 +6,8 @@
     slow c1            The members of c1 work slowly from now on, so that their slots move to others.
     quick c1           The members of c1 work as others do.
 
-Group `p` counts deliveries (`max_deliveries` is 3). A seventh of the messages is bad: its members die of it, or give it
-back by name.
+Group `p` counts deliveries (`max_deliveries` is 3). A seventh of the messages is bad: a member of `p` that gets such a
+message dies of it, or gives exactly this message back.
 
 What must hold once all is healed:
 
@@ -17,7 +17,7 @@ What must hold once all is healed:
     apart      No member is given a message that another living member has in hand, while the same server is active.
     answered   A server without faults answers each question of a member.
     drained    A group with a living member reaches the end, even if full disks refused its acknowledgements before.
-    dead       Of group p, each bad message is in the dead topic once and has no effect. A good message is there only if
+    dead       Each bad message of group p is in the dead topic once and has no effect. A good message is there only if
                members of the group ended by accident often enough.
 """
 
@@ -45,9 +45,10 @@ MESSAGES, REFUSED = 11, 7
 # The ids of requests, above those of reads.
 IDS = 1 << 31
 DONE = "done"
-# A lease is refreshed less often than `settle` looks whether all is quiet.
+# A member without an answer asks again after `ASK_S`. Its lease is refreshed less often than `settle` looks whether all
+# is quiet.
 ASK_S, TTL_MS = 1.2, 3400
-# The group that counts deliveries, its dead topic, and how often its messages are given.
+# The group that counts deliveries, its dead topic, and how often a message is delivered at most.
 COUNTING, DEAD, MOST = "p", "t.p.dead", 3
 DYING_TTL_MS = 1500
 ALL = bytes([255]) * 32
@@ -132,7 +133,7 @@ class Member:
         server, found = world.nodes[node.servers[self._server]], len(self._in_hand())
         runs = server.running and not server.paused and not server.recovering and server.listens_at < self._asked_at
         admitted = node.key not in world.key_files.removed
-        # A replica passes the question on, and the answer is lost if the active is another one by then.
+        # A replica passes the question on, and the answer is lost if another server is active by then.
         if server.is_replica:
             return
         if self._heard == self._asked and runs and admitted and world.is_calm(self._asked_at):
@@ -182,7 +183,7 @@ class Member:
             self._heard = float("-inf")
 
     def _ended_by_accident(self) -> None:
-        """Note that messages in hand may have failed once more, though nobody meant it."""
+        """Count an accident: messages in hand may have failed once more, though the member did not give them back."""
         if self._counts:
             self.node.world.accidents += 1
 
@@ -220,7 +221,7 @@ class Member:
     def _give_back(
         self, moves: list[list[Any]], found: list[tuple[int, int, bytes]], bad: tuple[int, int, bytes]
     ) -> None:
-        """Acknowledge a chunk but for the slot of a bad message, and give this message back by name."""
+        """Give a bad message back, and acknowledge its chunk except this message and the later ones of its slot."""
         offset, slot, _ = bad
         one = (1 << slot).to_bytes(32, "little")
         rest = [[bytes(a & ~b for a, b in zip(slots, one, strict=True)), after, upto] for slots, after, upto in moves]
@@ -282,10 +283,10 @@ class Member:
         return asked
 
     def holds(self, offsets: set[int], proof: list[Any], giver: ServerNode) -> set[int]:
-        """Return which messages the member has in hand that the active of the same epoch gave it.
+        """Return those of the offsets whose messages the member got from the active of the same epoch and has in hand.
 
-        A message of which the acknowledgement is on its way is not among them. Nor is one that an active gave whose
-        last records are lost, because the next active does not know of it.
+        A message whose acknowledgement is on its way does not count. A message does not count either if the active
+        that gave it lost its last records, because the next active does not know of it.
         """
         if self.left or not self.joined or self._proof is None or epoch_of(self._proof[0]) != epoch_of(proof[0]):
             return set()

@@ -2,7 +2,7 @@
 
     copies 3          a set is replicated once three servers have synced it: the active, the passive and a replica
     lose P R1         two servers die, and their disks are gone; they start again with new ones
-    lose P B          both servers of the pair are gone, and P starts on the disk of the replica that is the furthest
+    lose P B          both servers of the pair are gone, and P starts on the disk of the replica with the highest number
 
 At the end `accounts.py` and `topics.py` find each set and each message that was acknowledged as replicated. What was
 only journaled before a loss may be gone with its disk. `Checks` counts the disks at each acknowledgement.
@@ -25,7 +25,7 @@ def further_copies(world: World) -> list[ServerNode]:
 
 
 def lose(world: World, *names: str) -> None:
-    """Lose the disks of two servers; do nothing if no other one has anything."""
+    """Lose the disks of two servers; do nothing if no other disk has records."""
     lost = [world.nodes[name] for name in names]
     left = [node for node in (*world.servers, *further_copies(world)) if node not in lost and node.disk.number]
     if not left:

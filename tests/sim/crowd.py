@@ -1,10 +1,10 @@
 """A program that subscribes to more channels than one connection may have, at both servers.
 
-    crowd 6    The program subscribes to 6 channels, and a connection may have 4. Given before the start.
+    crowd 6    The program subscribes to 6 channels, and a connection may have 4. The command is given before the start.
 
-Its connections have a send mark of as many messages, as XPUB has: what does not fit is lost. A server sends a greeting
-for each channel at once, which fill the mark. What must hold is that the program is told of each channel that it can't
-have. Otherwise it waits in silence.
+A server queues at most 4 messages for each of its connections, as XPUB does with a high-water mark, and loses further
+messages. The greetings of all channels are sent at once and fill this queue. What must hold is that the program is told
+of each channel that it can't have. Otherwise it waits in silence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .world import World
 
 CROWD = "crowd"
-# A client of the simulator has up to three topics.
+# A connection may have at most this many topics. Other clients of the simulator have up to three.
 TOPICS_MAX = 4
 REFUSED = 7
 
@@ -64,6 +64,6 @@ class Crowd:
             self._refused[conn.b].add(frames[0])
 
     def untold(self) -> str:
-        """Return a text about channels that the program can't have, and knows nothing of; "" if it was told of all."""
+        """Return a text about refused channels of which the program was not told, or "" if it was told of all."""
         lacking = {server: len(self._topics) - TOPICS_MAX - len(found) for server, found in self._refused.items()}
         return f"{self.name} is told nothing of channels that it can't have: {lacking}" if any(lacking.values()) else ""

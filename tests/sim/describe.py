@@ -118,7 +118,7 @@ def _body(frames: list[bytes], chatter: bool) -> str | None:
     if isinstance(header, Greeting):
         return header.describe("own channel" if frames[0][1:2] == b"@" else repr(frames[0][1:-1].decode()))
     if isinstance(header, Records):
-        # A replica that confirms gets the messages of each record behind it: rows of six fields, or none.
+        # A replica that confirms also gets, after each record, an item with its messages: rows of six fields, or none.
         records = [item for item in items if item and len(item[0]) != 6]
         return header.describe(" ".join(_record(header_of(head), segments) for head, *segments in records))
     return header.describe("" if isinstance(header, Messages) else _segments(items))

@@ -19,7 +19,7 @@ from chp_server.store.journal_rows import follows
 from chp_server.store.memory_store import MessageShelf
 
 Op = Callable[[], None]
-# The bytes that are to stay free.
+# The bytes that a server keeps free on its disk (`disk_free_min`).
 KEPT = 4 << 20
 FREE = {
     "room": 1 << 30, "tight": KEPT + (1 << 19), "low": KEPT - (1 << 19), "little": KEPT // 4, "read-only": 0, "none": 0,
@@ -52,7 +52,7 @@ class Disk:
 
     @property
     def measured(self) -> str:
-        """The free space that a server sees. The last bytes are used up between two of its measurements."""
+        """The free space that a server measures. A disk runs full between two measurements, so "none" is never seen."""
         return "room" if self.free == "none" else self.free
 
     @property
@@ -115,11 +115,11 @@ class Disk:
         return [row for row in self.rows if row.last > number] or None
 
     def oldest(self) -> tuple[int, bool]:
-        """Return the number that the oldest row follows on; all rows since a state from elsewhere are there."""
+        """Return the number that the oldest row follows on, and True, because no row after that number was deleted."""
         return self._begin, True
 
     def press(self, short: int) -> None:
-        """Do nothing, as rows go with each snapshot."""
+        """Do nothing, because the free space of this disk does not depend on its rows."""
 
     def begin_snapshot(self, number: int) -> None:
         """Start a snapshot, and forget the one under way."""
@@ -136,11 +136,11 @@ class Disk:
         self._open.append(lambda: self.shelf.keep(messages))
 
     def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
-        """Return what was synced."""
+        """Return synced messages of a topic."""
         return self.shelf.read(topic, offset, number, bytes_max)
 
     def message_spans(self, number: int) -> Spans:
-        """Return what was synced."""
+        """Return the spans of the synced messages."""
         return self.shelf.spans(number)
 
     def trim_messages(self, floors: dict[int, int]) -> None:

@@ -1,12 +1,12 @@
 """A flooder: a user with few rights that opens more sessions, applications and leases than the servers' tables hold.
 
-    flooder     The tables are small, so that a flood of hundreds shows what one of hundreds of thousands does. The
-                command is given before the servers start.
+    flooder     The servers' tables are made small, so that a flood of hundreds of sessions does what hundreds of
+                thousands would do otherwise. The command is given before the servers start.
     flood 70    The user opens 70 sessions at both servers, as a client does, once there are rules. Then it tries to
                 count the versions of the clients' applications up.
 
-What must hold is what the other checkers hold: a client that sends a batch again, or counts a version again, is not
-harmed by the flood. The pair may forget what it knows of the flooder, whose own batches and versions may count twice.
+The other checkers must find no error: the flood does not harm a client that sends a batch again or counts a version
+again. The pair may forget what it knows of the flooder, whose own batches and versions may count twice.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 FLOODER = "flooder"
 RIGHTS = {"read": ["/f/"], "write": ["/f/"]}
-# The programs of a client have less than a quarter of the sessions and applications in a run, and fewer refusals and
-# leases than the flooder.
+# In a run, the programs of a client use less than a quarter of these sessions and applications. They have fewer
+# refusals and leases than the flooder.
 SMALL = {"sessions_max": 64, "applications_max": 16, "refusals_max": 120, "leases_max": 40}
 LEASE_MS = 1500
 
@@ -43,7 +43,7 @@ class Flooder:
         return replace(limits, **SMALL)
 
     def floods(self, count: int) -> None:
-        """Open so many sessions. Each counts a version and has a batch refused, and some open a lease."""
+        """Open `count` sessions. Each counts a version and has a batch refused, and some open a lease."""
         nodes = [node for node in self._world.servers if node.running and not node.foreign]
         if not any(node.core.active and node.core.state.access.rules is not None for node in nodes):
             return
@@ -63,6 +63,6 @@ class Flooder:
                 node.deliver(line, [b"\x02\x03", no.to_bytes(8, "big"), session, b"", msgpack.packb(segment)])
 
     def _next_session(self) -> bytes:
-        """Return a session of another client: the first 12 bytes name it."""
+        """Return a session of a new client, which the first 12 bytes name."""
         self._made += 1
         return b"F%011d" % self._made + bytes(4)

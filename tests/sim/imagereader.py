@@ -32,7 +32,7 @@ class ImageReader:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.running = True
-        # The parts that were read, those that another server gave than the plan, and the plans that were lost.
+        # The number of parts that were read, of parts that came from another server than the plan, and of lost plans.
         self.parts = self.of_successors = self.lost = 0
         self._plan: dict[str, Any] = {}
         self._planned_by = self._server = self._part = 0

@@ -1,14 +1,14 @@
 """An intruder: a user that tries to take what other users' members of groups have in hand.
 
-    intruder reads    There is such a user. It may read each topic, and consume by no group. Given before the start.
-    intruder takes    The user may consume by each group, as a member with a lease of its own.
-    intrude           It tries everything at both servers, once there are rules.
+    intruder reads    There is an intruder that may read each topic, and consume by no group. Given before the start.
+    intruder takes    There is an intruder that may also consume by each group, as a member with a lease of its own.
+    intrude           The intruder tries everything at both servers, once there are rules.
 
 The intruder knows the names of all groups, members and leases, as a reader of everything does. It asks for the messages
-of each member, joins with the member's lease, acknowledges and gives back by it, refreshes it and ends it. An intruder
-that only reads also makes, resets and removes groups.
+of each member. With the member's lease it joins, acknowledges and gives messages back, and it refreshes and ends this
+lease. An intruder that only reads also makes, resets and removes groups.
 
-What must hold is that no server gives it messages of a group, and that no record has such a batch of it.
+What must hold is that no server gives the intruder messages of a group, and that no record has one of these batches.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 INTRUDER = "intruder"
 IDENTITY = INTRUDER.encode()
 TOPICS = "/.chp/topics/"
-# What a client may do where there is an intruder: rules that name `consume` for one user name it for all.
+# The further rights of each client if there is an intruder. Once rules name `consume` for one user, all others need it.
 OF_CLIENTS = {"consume": [TOPICS]}
 RIGHTS = {"reads": {"read": [TOPICS]}, "takes": {"read": [TOPICS], "consume": [TOPICS]}}
-# A batch that ends a lease which has ended is done, and changes nothing.
+# The acts of the intruder that no record may have. `unlease` is missing, because a server does a batch that ends an
+# already ended lease. Such a batch changes nothing.
 ACTS = {"group", "join", "ack", "nack", "refresh"}
 ALL = bytes([255]) * 32
 MESSAGES = 11
@@ -81,14 +82,14 @@ class Intruder:
         node.deliver(line, [b"ICANHAZ?", b"", msgpack.packb(options)])
 
     def _next_session(self) -> bytes:
-        """Return a session of another client: the first 12 bytes name it."""
+        """Return a session of a new client, which the first 12 bytes name."""
         self._made += 1
         session = b"I%011d" % self._made + bytes(4)
         self._sessions.add(public_session(session))
         return session
 
     def answered(self, node: ServerNode, frames: Frames) -> None:
-        """Check an answer: it is a refusal."""
+        """Check that an answer gives no messages of a group."""
         header = msgpack.unpackb(frames[4], strict_map_key=False)[0]
         if header[0] == MESSAGES and node.core.state.access.rules is not None:
             self._world.checks.fail(f"{node.name} gives the messages of a group to the intruder")

@@ -7,7 +7,7 @@ Each server runs the production keyring, which reads the files of this module's 
     found     A server finds that a key was removed within 10 s, counted from its last start, stop or long turn.
     hearing   From then on it sends nothing to a connection that has shown this key.
     writing   From then on it commits nothing that the client sends by this key. What had arrived before may be done.
-    others    Leases and members of the removed key end with their ttl, so that the groups are drained by others. The
+    others    Leases and members of the removed key end with their ttl, so that other members drain the groups. The
               user's other keys go on.
 """
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 # A server looks for removed keys this often, and refuses one within 10 s (rule S-62).
 LOOK_S, FOUND_S = 1.0, 10.0
-# A removed key is no news here, and would be printed where nothing handles the log.
+# The keyring logs each removed key. Without a handler of its log, Python would print these lines.
 logging.getLogger(Keyring.__module__).addHandler(logging.NullHandler())
-# A healthy server takes turns more often.
+# A server that has not looked for removed keys for longer than this was stopped or was in a long turn.
 GAP_S = 2.0
 
 
 class KeyFiles:
-    """The files of the clients' keys, which both servers have, and what was removed when."""
+    """The files of the clients' keys, which both servers have, and the times when keys were removed."""
 
     def __init__(self) -> None:
         self.users: dict[bytes, str] = {}
@@ -92,7 +92,7 @@ class KeyCheck:
         self.found = dict.fromkeys(self._files.removed, node.world.time.now)
 
     def admits(self, key: str, user: str) -> bool:
-        """Return True if a connection that has shown this key as this user may go on; without a key it may."""
+        """Return True if a connection that has shown this key as this user, or no key, may go on."""
         return not key or self.ring.admits(key, user)
 
     def lets_in(self, key: str) -> bool:

@@ -6,7 +6,8 @@
     misplace P    P starts with the role of the other server, which also runs.
 
 A command does nothing where its outcome would depend on luck. A server with a wrong disk or role may become active if
-it has never heard the right server, which was stopped all the while. It can't know better, so it is taken away.
+it has never heard the right server, which was stopped all the while. Such a server can't know better. So the simulator
+stops it and takes its wrong disk or role away.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def renew(world: World, name: str) -> None:
     active = one if one.core.active else other
     follower = active.core.pair.follower if active.core.active else None
     confirmed = follower is not None and follower.in_sync and follower.confirmed == active.core.state.number
-    # Without both in the set, an operator would have to say how to go on.
+    # If the arbiter's set did not name both servers, an operator would have to decide how to go on.
     if confirmed and active.core.pair.arbitration.both:
         one.crash()
         one.lost_disk, one.disk = one.disk, Disk(one.disk.durability, one.disk.snapshot_every)
@@ -76,7 +77,7 @@ def bereave(world: World, name: str) -> None:
     if node.foreign and node.running and node.met:
         other.crash()
     else:
-        # The server has not heard the right one, so it could only begin.
+        # The server has not heard the right server, so it would begin alone.
         home(world, name)
 
 
@@ -92,7 +93,8 @@ def misplace(world: World, name: str) -> None:
 def knows_no_better(node: ServerNode) -> bool:
     """Return True if a server with a wrong disk or role is active because it has never heard the right one.
 
-    A right one that has lost its whole disk looks like the empty server that an operator starts to give a store up.
+    A right server that has lost its whole disk does not count as heard. It looks like the empty server that an operator
+    starts to give a store up.
     """
     peer = node.core.pair.peer
     met = node.met and not (node.foreign and peer is not None and peer.number == 0)

@@ -22,7 +22,7 @@ import msgpack
 
 GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED = range(8)
 ACTIVE = 3
-# The number of times that a server is told which batch is the oldest.
+# The client tells a server at most this many times which batch is its oldest, and may then begin a new session.
 SKIPS_MAX = 3
 SILENCE_S, VOTE_S, RETRY_S, RESEND_S = 1.0, 0.25, 1.5, 1.5
 CREDIT = 4
@@ -91,7 +91,7 @@ class ModelClient:
         self.digest_mismatches = 0
         # Answers to an earlier start have lower ids.
         self._next_id = (int.from_bytes(session[8:12], "big") - 1) << 16
-        # (id, server)
+        # The id of the open question, and the server that was asked.
         self._request: tuple[int, int] | None = None
         self._asked = float("-inf")
         self._fresh: dict[str, tuple[bytes, int]] | None = None

@@ -1,4 +1,4 @@
-"""The network: TCP connections under ZeroMQ sockets, as far as the difference shows.
+"""The network: TCP connections under ZeroMQ sockets, as far as programs notice them.
 
     kind   connects       binds       carries
     peer   server         server      DEALER -> ROUTER on P+3, one way; nothing is kept while it is not connected; a
@@ -18,7 +18,7 @@ loses the messages that it has not read. A first part of the messages that it se
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .world import World
@@ -52,7 +52,7 @@ class Conn:
         self.identity = b""
         # The key that the client has shown, if it has one.
         self.key = ""
-        # upd: at most so many publications wait here, and others are lost; 0 if there is no such bound.
+        # upd: at most this many publications wait here, and further ones are lost; 0 if there is no such bound.
         self.mark = 0
         # upd: the topics to which the XPUB knows this connection has subscribed.
         self.topics: dict[bytes, None] = {}
@@ -73,8 +73,9 @@ class Network:
         self._world = world
         self.conns: dict[tuple[str, str, str], Conn] = {}
         self.of: dict[str, list[Conn]] = {}
-        self.cuts: set[str] = set()  # "P>B", "c1>P.set"
-        # The number of messages to lose on each such way.
+        # The directions that are cut, such as "P>B" or "c1>P.set".
+        self.cuts: set[str] = set()
+        # direction -> the number of its next messages that are lost
         self.drops: dict[str, int] = {}
         self.lost = 0
         self._identities = 0
@@ -163,7 +164,7 @@ class Network:
         if conn is not None:
             self.of[a].remove(conn)
             self.of[b].remove(conn)
-            # It may be about to come up.
+            # The connection may be about to come up. While it counts as connecting, no further attempt is made.
             conn.connecting = True
             self.reset(conn, again=False)
 
@@ -249,7 +250,3 @@ class Network:
             if node is not None and node.running:
                 self._world.trace_message(wire, frames, "->")
                 node.deliver(wire.conn, frames)
-
-    def broken(self, conn: Conn) -> dict[str, Any]:
-        """Return the number of queued messages in each direction, for `show`."""
-        return {way: len(wire.queue) for way, wire in conn.wires.items() if wire.queue}

@@ -41,9 +41,9 @@ class ReplicaNode(ServerNode):
     ) -> None:
         super().__init__(world, name, clock, Disk())
         self.upstream, self.confirms = upstream, confirms
-        # What it subscribes to at each server; its sockets send that again when they connect.
+        # The topics that the replica subscribes to at each server. Its sockets send them again when they connect.
         self._topics: list[dict[bytes, None]] = []
-        # The lines of questions that it passes for clients.
+        # connection -> the line of the client whose questions the replica passes by this connection
         self._passed: dict[Conn, bytes] = {}
 
     @property
@@ -104,7 +104,7 @@ class ReplicaNode(ServerNode):
             self.world.net.send(self.world.net.conns[kind, self.name, self.upstream[line[1]]], "up", frames)
 
     def _pass(self, line: bytes, frames: Frames) -> None:
-        """Pass a client's question by a connection of its own, or end this connection."""
+        """Pass a client's question by a connection of its own, or end this connection if there are no frames."""
         server, name = self.upstream[line[1]], line.hex()
         conn = self.world.net.conns.get(("req", self.name + name, server))
         if not frames:

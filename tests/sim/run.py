@@ -23,7 +23,7 @@ class Result:
     acks: int = 0
     compared: int = 0
     events: int = 0
-    # Virtual time.
+    # The virtual time that the run took.
     seconds: float = 0.0
 
 
@@ -92,6 +92,6 @@ def shrink(a_plan: Plan, rounds: int = 4, fails: Callable[[Plan], bool] | None =
 
 
 def _kind(error: str) -> str:
-    """Return an error without its numbers and names, as the part that has to stay the same."""
+    """Return the words of an error without numbers and names. A shorter plan must fail with the same words."""
     words = [word for word in error.split() if word.isalpha() and word.islower()]
     return " ".join(words[:12])

@@ -15,7 +15,8 @@ from . import bursts
 from .bursts import KEYS, LEASE_KEYS, POINTS, TX_KEYS, Burst
 
 SETTLE_S = 15
-# Members that die of messages die some times for each of them, which takes their ttl.
+# Plans whose members die of messages settle within this time. Each such message kills several members in turn, and each
+# death lasts the ttl of the member's lease.
 DEATHS_S = 240
 # A healthy pair that loses a server must serve all clients again within this time.
 FAIL_S = 10
@@ -48,10 +49,10 @@ REFUSED_GROUPS_SHARE = 0.05
 FEED_SHARE = 0.2
 # The share of seeds whose operators make mistakes.
 MISTAKE_SHARE = 0.25
-# The share of seeds in which an operator forces a server to begin that would wait for the other one.
+# The share of seeds in which an operator forces a server to begin, although it would wait for the other server.
 FORCE_SHARE = 0.3
-# The bursts that some seeds have besides: their tempers, the share of seeds of these tempers, and the most that come.
-# A disk refuses sets only where one server at most is active.
+# Each burst, the tempers of the seeds that may have it, its share of these seeds, and how often it comes at most.
+# Disks refuse sets only in seeds in which at most one server is active.
 BURSTS: tuple[tuple[Burst, tuple[str, ...], float, int], ...] = (
     (bursts.both_stopped, ("pause", "all"), 0.15, 2),
     (bursts.healed, ("cut", "all"), 0.15, 1),
@@ -59,20 +60,22 @@ BURSTS: tuple[tuple[Burst, tuple[str, ...], float, int], ...] = (
     (bursts.key_removed, TEMPERS, 0.15, 1),
     (bursts.flooded, TEMPERS, 0.1, 1),
 )
-# Bursts that came later, and are drawn apart from those.
+# Bursts that were added later. They have a generator of their own, so that seeds keep the bursts of the table above.
 LATER_BURSTS: tuple[tuple[Burst, tuple[str, ...], float, int], ...] = (
     (bursts.intruded, TEMPERS, 0.08, 1),
     (bursts.crowded, TEMPERS, 0.05, 1),
     (bursts.held, TEMPERS, 0.03, 1),
 )
-# The seeds that show planted bugs (seen_in.json) have no bursts with these offsets.
+# Offsets for the seeds of the two generators. They were chosen so that the seeds that show planted bugs (seen_in.json)
+# have no bursts.
 BURSTS_FROM, LATER_FROM = 29_067, 31_081
-# These need clients with keys, and these have members of groups.
+# The bursts that need clients with keys.
 OF_KEYS = (bursts.key_removed, bursts.flooded, bursts.intruded)
+# The bursts that need members of groups.
 OF_GROUPS = (bursts.full_disks, bursts.key_removed, bursts.intruded, bursts.held)
 # The share of seeds with a busy machine, on which a server gets no processor time for seconds.
 SLOW_SHARE = 0.15
-# The share of seeds in which the map gets each commit and each followed record item by item, a turn each.
+# The share of seeds in which the map gets each commit and each followed record item by item, with one item a turn.
 LATE_SHARE = 0.25
 
 
@@ -91,7 +94,7 @@ class Plan:
     part_bytes: int = 1 << 20
     ending_keys: int = 4096
     slice_bytes: int = 2 << 20
-    # 1 if the map gets large commits late, and every commit is large.
+    # 1 if every commit counts as large, and the map gets large commits late.
     late: int = 0
 
     @property
@@ -163,7 +166,7 @@ def plan(seed: int) -> Plan:
 
 
 def _with_some_bursts(made: Plan) -> Plan:
-    """Return the plan with bursts, for some seeds. They are drawn apart, so the others keep their conversations."""
+    """Return the plan, with bursts for some seeds. Bursts have generators of their own, so other seeds stay."""
     for drawn, offset in ((BURSTS, BURSTS_FROM), (LATER_BURSTS, LATER_FROM)):
         rng = random.Random(made.seed * 104_729 + offset)
         for burst, tempers, share, most in drawn:
@@ -336,9 +339,9 @@ def with_schedules(made: Plan) -> Plan:
 
 
 def with_replicas(made: Plan) -> Plan:
-    """Return the plan with replicas, which some clients have in place of the pair, or beside a server of it.
+    """Return the plan with replicas, which some clients have in place of the pair, or beside a server of the pair.
 
-    Plans with mistakes or splits stay as they are, and those that remove keys.
+    Plans with mistakes, splits or removed keys stay as they are.
     """
     keyed = made.commands[0] == "keyed"
     removes_keys = any(command.startswith("unkey ") for command in made.commands)
@@ -357,7 +360,7 @@ def with_replicas(made: Plan) -> Plan:
         out.append(command)
         if command.startswith("client ") and rng.random() < 0.8:
             name = command.split()[1]
-            # Two of all, or a list from which the client has to choose: some replicas, and the pair.
+            # The client gets two servers, or a longer list from which it has to choose: some replicas, and the pair.
             two = rng.sample([*names, rng.choice("PB")], 2)
             several = [*rng.sample(names, rng.randint(1, len(names))), "P", "B"]
             found = two if " model" in command else rng.choice((two, several))
@@ -387,10 +390,10 @@ def with_replicas(made: Plan) -> Plan:
 
 
 def with_copies(made: Plan) -> Plan:
-    """Return the plan with replicas of which some are further copies, and with losses of two disks of three.
+    """Return the plan with replicas, some of which are further copies, and with losses of two disks of three.
 
-    Plans with rules or an arbiter stay as they are, and those that lose disks in other ways, or that `with_replicas`
-    leaves.
+    Plans with rules, an arbiter or a reader stay as they are. So do plans that lose disks in other ways, and plans that
+    `with_replicas` does not change.
     """
     words = {command.split()[0] for command in made.commands}
     followed = with_replicas(made)
@@ -415,7 +418,7 @@ def with_copies(made: Plan) -> Plan:
 
 
 def _loss(rng: random.Random, clients: list[str], copies: list[str]) -> list[str]:
-    """Return commands that lose two of three disks while sets are under way, some of which a copy hears late."""
+    """Return commands that lose two of three disks while sets are under way. A copy may hear these sets late."""
     # A second copy is a fourth disk, so that only the loss of both servers leaves too few.
     one = rng.choice(copies)
     pair = rng.choice((("P", "B"), ("P", "B"), ("P", one), ("B", one))) if len(copies) == 1 else ("P", "B")
@@ -486,8 +489,8 @@ def with_journals_cut_short(made: Plan) -> Plan:
 def with_arbiter(made: Plan) -> Plan:
     """Return the plan with an arbiter, and with cuts among the arbiter and the servers.
 
-    No journal loses its end. The arbiter's set may name only the server that lost records, and an operator would have
-    to decide.
+    No journal loses its end. Otherwise the arbiter's set might name only the server that lost records, and an operator
+    would have to decide.
     """
     rng = random.Random(made.seed * 104_729 + 5)
     out, clients = ["arbiter"], []
@@ -528,8 +531,8 @@ def _some_of_three_links(rng: random.Random, clients: list[str]) -> list[str]:
 def with_full_disks(made: Plan) -> Plan:
     """Return the plan with disks that other programs fill, nearly or to the last byte, and empty again. Clients sync.
 
-    Where both servers may be active, the disks are never so full that a server refuses sets. A session's number could
-    not tell that one server refused a batch which the other one did.
+    Where both servers may be active, the disks are never so full that a server refuses sets. The number of a
+    session could not tell that one server refused a batch which the other server has done.
     """
     rng, syncs = random.Random(made.seed * 104_729 + 11), random.Random(made.seed * 104_729 + 71)
     states = ("low", "tight", "little", "read-only") if made.temper == "crash" else ("tight", "none", "none")
@@ -549,7 +552,10 @@ def with_full_disks(made: Plan) -> Plan:
 
 
 def with_a_persons_word(made: Plan) -> Plan:
-    """Return the plan with an operator who now and then forces a server to begin that waits for a higher epoch."""
+    """Return the plan with an operator who now and then forces a server to begin.
+
+    The server waits, because a client has seen a higher epoch.
+    """
     rng = random.Random(made.seed * 104_729 + 73)
     end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
     out = []
@@ -587,7 +593,8 @@ def _slowness(rng: random.Random) -> list[str]:
 def with_refused_groups(made: Plan) -> Plan:
     """Return the plan with programs that share a topic. After all is healed, the disks are full for a moment.
 
-    Both servers then refuse the acknowledgements of members. No other event would deliver these messages again.
+    Both servers then refuse the acknowledgements of members. Nothing happens later that would make a server deliver
+    these messages again.
     """
     made, rng = with_consumers(made), random.Random(made.seed * 104_729 + 71)
     members = [command.split()[1] for command in made.commands if command.startswith("consume ")]
@@ -599,7 +606,7 @@ def with_refused_groups(made: Plan) -> Plan:
 
 
 def with_uneven_members(made: Plan) -> Plan:
-    """Return the plan with a group of which some members are slow, and with more messages than they do soon."""
+    """Return the plan with a group that has slow members, and with more messages than they can do soon."""
     made, rng = with_consumers(made), random.Random(made.seed * 104_729 + 101)
     names = sorted({command.split()[1] for command in made.commands if command.startswith("consume ")})
     out = [
@@ -789,7 +796,7 @@ class _Maker:
         return ["cut P>B", "cut B>P", self._call(), self._wait(), self._call(), "tick 0.3", "heal P>B", "heal B>P"]
 
     def _count_alone(self) -> list[str]:
-        """Return commands that cut the pair while a client of both counts by conditions.
+        """Return commands that cut the pair while a client of both servers does conditional sets of one key.
 
         Then a server stops or dies.
         """

@@ -3,7 +3,7 @@
 schedule c1 t 2.5 [/key]    The program of c1 schedules a message of topic t in 2.5 s, unless /key changes before.
 unschedule c1               It cancels the message that it has scheduled last.
 
-same        Both servers, and a replay of each journal, wait with the same messages.
+same        In both servers, and in a replay of each journal, the same scheduled messages wait.
 once        No message is published twice (topics.py checks that for all messages).
 promises    A message whose schedule was acknowledged as replicated is published, or waits, unless a program tried
             to cancel it or wrote its key. Rules may deny it when it is due, so worlds with keys are exempt.

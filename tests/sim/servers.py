@@ -2,8 +2,8 @@
 
 Recovery and the order of inputs and effects are those of `chp_server.core.performing`, which runs one step at a time.
 With a slow disk the process is busy from the appends to the end of the sync, and a crash there may lose its memory.
-`crash_at` and `pause_at` name a step of the turn before which the process dies or is stopped. `busy_at` names a step
-that takes long. Meanwhile the thread beside the turns sends BEAT (core/pair/beat.py), unless the process is stopped.
+The process dies or is stopped just before the step that `crash_at` or `pause_at` names. The step that `busy_at` names
+takes long. Meanwhile the thread beside the turns sends BEAT (core/pair/beat.py), unless the process is stopped.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 # A process can die or be stopped before a step that has something to do, or after all steps.
 POINTS = (*Step, "end")
 SPIN_TURNS = 2000
-# A step that takes longer is a fault.
+# A step that takes longer than this counts as a fault.
 SHORT_S = 0.1
 MEASURE_S, NO_ROOM_RETRY_S, NO_ROOM_S = 0.1, 0.5, 10.0
 KINDS = {ServerPort.PEER: "peer", ServerPort.UPDATES: "upd", ServerPort.COLLECTOR: "set", ServerPort.SNAPSHOT: "req"}
 
 
 class FixedPace(Pace):
-    """The time that a byte of sets takes, which no turn changes: a turn takes no time here, but for its sync."""
+    """A pace at which a byte of sets takes a fixed time, because a simulated turn takes no time except for its sync."""
 
     def __init__(self, byte_s: float) -> None:
         super().__init__()
@@ -67,11 +67,11 @@ class ServerNode:
     def __init__(self, world: World, name: str, clock: LocalClock, disk: Disk) -> None:
         self.world, self.name, self.clock, self.disk = world, name, clock, disk
         self.primary = name == "P"
-        # The server has a disk of another pair, or the other server's role (mistakes.py).
+        # True if the server has a disk of another pair; True if it has the other server's role (mistakes.py).
         self.foreign = self.misplaced = False
         # True if the server starts on the disk of a replica (copies.py).
         self.promotes = False
-        # True once a finished turn has heard the right server since then.
+        # True once a finished turn has heard the right server, since the server got its wrong disk or role.
         self.met = False
         # The server's own disk, while it has a foreign one.
         self.own_disk: Disk | None = None
@@ -117,7 +117,7 @@ class ServerNode:
         self._heard = self._hears = False
         # The changes of the connection to the peer's port since the last turn.
         self._connection: list[bool] = []
-        # The time when that connection first stood.
+        # The time when the connection to the peer's port first came up.
         self.connected_at: float | None = None
 
     # -- starting and ending
@@ -176,7 +176,7 @@ class ServerNode:
         return self._anew[1]
 
     def crash(self) -> None:
-        """End the process. Its memory is lost, and a part of what was not synced."""
+        """End the process. Its memory is lost, and so is a random part of what its disk had not synced."""
         if self.running:
             self.world.faulty()
             self.running = self.paused = self.busy = self.misplaced = self.recovering = False
@@ -218,11 +218,11 @@ class ServerNode:
 
     @property
     def shakes_hands(self) -> bool:
-        """True if its peer can make a connection. The kernel accepts for a stopped process, which shakes no hands."""
+        """True if the peer can connect. The kernel accepts for a stopped process, but no handshake follows."""
         return not (self.paused or self.recovering)
 
     def shown(self, conn: Conn) -> bool:
-        """Return True if a client comes in with its key, which its connection has shown then."""
+        """Note the key that a client's connection shows, and return True if the server admits it."""
         conn.key = getattr(self.world.nodes[conn.a], "key", "")
         return self.keys is None or self.keys.lets_in(conn.key)
 
@@ -255,7 +255,7 @@ class ServerNode:
         elif conn.kind == "peer":
             self._heard |= frames[0] == b"STATE"
             self.world.checks.word(self, conn, frames)
-        # A later connection has another identity.
+        # The identity is kept beside the message, because a later connection has another one.
         self.inbox[conn.kind].append((conn, conn.identity, frames))
         self.schedule(self.world.turn_delay())
 
@@ -301,7 +301,7 @@ class ServerNode:
         if core.link.ends:
             self.crash()
             return
-        # A turn that takes sets of a pending list has something to do, although they may wait for their turn then.
+        # A turn that takes sets from the pending list has done something, although these sets may then wait in a queue.
         pending, self._pending = self._pending, len(core._pending.taken)
         said = turn.deliveries or turn.replies or turn.to_peer or turn.publish or turn.acks
         if self._took or said or self._pending < pending:
@@ -327,7 +327,7 @@ class ServerNode:
         return turn
 
     def _short_turn(self) -> Turn | None:
-        """Take a short turn, if messages have come at its port alone; return None if a whole turn must follow."""
+        """Take a short turn if messages have come only at the port of short turns, or return None for a whole turn."""
         core, now = self.core, self.clock.mono()
         other = self._connection or self.snapshotter.busy or self.ready != {short_port(core)}
         if other or now >= self._measure_due:
@@ -358,7 +358,7 @@ class ServerNode:
             handle(Signed(frames, user_of(conn)) if kind in ("req", "set") else frames)
 
     def _is_rejected(self, conn: Conn, frames: Frames) -> bool:
-        """Return True if a message came by a key that was removed. The end of a connection is no such message."""
+        """Return True if a message came by a key that was removed. The report of a connection's end does not count."""
         by_client = conn.kind != "peer" and frames[0] != b"" and not (conn.kind == "upd" and len(frames) == 1)
         return by_client and self.keys is not None and self.keys.rejects(conn, user_of(conn))
 
@@ -551,7 +551,7 @@ class ServerNode:
         self.world.trace_fact(self, fact)
 
     def read(self, read: JournalRead) -> Any:
-        """Return what the disk has."""
+        """Return the result of a read of the disk's journal."""
         return read_journal(self.disk, read)
 
     def copy(self, copy: Copy) -> None:

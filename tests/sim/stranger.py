@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .servers import ServerNode
 
 OWN = b"stranger".ljust(16, b"\0")
-# Less than peer_timeout_s (1 s), for which a server waits for its peer.
+# The stranger poses as the peer only if the server heard its peer within this time, which is less than peer_timeout_s.
 HEARD_S = 0.8
 
 
@@ -67,7 +67,7 @@ class Stranger:
             node.deliver(collector, _kvset(b"%016d" % self._no, no, [["/a/1"], [b"forged"], None, "more"]))
         peer = node.core.pair.peer
         if peer is not None and peer.server != OWN and node.clock.mono() - peer.heard < HEARD_S:
-            # Without a living peer it could pass for the peer, because only keys can tell.
+            # Without a living peer the stranger could pass for it, because only keys can tell the two apart.
             self._poses_as_peer(node)
 
     def _poses_as_peer(self, node: ServerNode) -> None:

@@ -76,7 +76,7 @@ def test_an_operator_can_force_a_server_outside_the_arbiters_set_to_serve() -> N
 
 
 def test_an_earlier_wish_that_lands_late_does_not_confirm_the_present_wish() -> None:
-    """A wish of before may land late, and does not count as the present wish."""
+    """An earlier wish that lands late does not count as the present wish."""
     a = Arbitration(True, "primary", 0.0)
     a.hear(9.0, Members(-1, frozenset(), 0))
     a.begin(1.0)
@@ -111,7 +111,7 @@ def test_a_server_behind_the_number_of_the_set_may_not_be_active() -> None:
 
 
 def test_readers_of_topics_see_nothing_that_another_server_may_undo() -> None:
-    """The passive is gone, and until the set names this server alone the passive may take over without its messages."""
+    """The passive is gone. Until the set names the active alone, the passive may take over without the new messages."""
     world = run(START, ("publish c1 t 1", "tick 0.5", "cut P>B", "cut B>P", "doubt P", "tick 0.9"))
     core = world.nodes["P"].core
     pair, held = core.pair, core.state.number

@@ -45,7 +45,7 @@ Pair = tuple[Server, Server]
 
 
 def moved(server: Server, event: PairEvent) -> Server:
-    """Return a server after an event. One that becomes active opens an epoch above all it has seen."""
+    """Return a server after an event. A server that becomes active opens an epoch above all it has seen."""
     assert server.state is not None
     after = step(server.state, event)
     if after is State.ACTIVE and server.state is not State.ACTIVE:

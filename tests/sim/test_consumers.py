@@ -55,7 +55,7 @@ def test_seeds_whose_full_disks_refuse_acknowledgements_run_clean(seed: int, mon
 
 def test_some_ordinary_seeds_have_consumers_in_every_temper() -> None:
     having = [made for made in map(plan, range(300)) if any(each.startswith("consume ") for each in made.commands)]
-    # A share has them by itself, and some bursts bring them.
+    # Some seeds have consumers by their own draw, and some get them with a burst.
     assert 20 < len(having) < 100
     assert {made.temper for made in having} == set(TEMPERS)
     assert all(with_consumers(made) is made for made in having), "once"

@@ -34,12 +34,12 @@ def test_seeds_with_image_reads_run_clean_also_at_a_successor() -> None:
 
 
 def what_comes_is_not_undone(mp: pytest.MonkeyPatch) -> None:
-    """Plant a bug: an image at an earlier number is the map of now."""
+    """Plant a bug: an image at an earlier number is the present map."""
     mp.setattr(UndoLog, "since", lambda self, number: [])
 
 
 def only_the_first_layer_is_undone(mp: pytest.MonkeyPatch) -> None:
-    """Plant a bug: what changed after a later number was kept is not undone for an earlier one."""
+    """Plant a bug: an image at a kept number still has the changes after the next kept number."""
     mp.setattr(
         UndoLog, "since", lambda self, number: [c for at in self.layers if at.number == number for c in at.columns]
     )

@@ -96,15 +96,17 @@ from tests.sim.world import World
 
 # The rarest bug shows in one of about 120 seeds, and any change of the code moves it to another seed.
 SEEDS_TO_TRY = 1000
-# The weight of the records that a body may carry where tables are small, that of its head, and a seed that reads some.
+# The weight of the records that a body may carry with `light_bodies`, the weight of the body's head, and a seed whose
+# reader of the feed gets some records.
 RECORDS_WEIGHT, HEAD_WEIGHT, LIGHT_SEED = 2000, 1024, 3
 # The error of a planted function that is called with arguments which it does not take.
 MISFIT = re.compile(r"TypeError: .* argument")
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-# The seed in which each bug was seen last. It is tried first, to save minutes. The other seeds follow if the bug has
-# moved. `pytest --rewrite tests/sim/test_planted_bugs.py` in one process looks at all seeds in order, and notes them.
+# This file has the seed in which each bug was seen last. That seed is tried first, to save minutes, and the others only
+# if the bug has moved. `pytest --rewrite tests/sim/test_planted_bugs.py` in one process tries all seeds in order, and
+# notes the first one that shows each bug.
 SEEN_IN = Path(__file__).with_name("seen_in.json")
 Found = Callable[..., str]
 
@@ -277,9 +279,9 @@ def channel_forgets_what_it_carried(mp: pytest.MonkeyPatch) -> None:
 
 
 def passive_differs_in_a_value(mp: pytest.MonkeyPatch) -> None:
-    """Plant a wrong value with the right key and revision, and no checker that looks.
+    """Plant a wrong value with the right key and revision, and turn off the checker that would find the value.
 
-    The pair has to find it itself.
+    The pair has to find the value itself.
     """
 
     def follow(original: Any, self: Committed, *args: Any, **more: Any) -> Any:
@@ -342,7 +344,7 @@ def rest_of_a_lease_forgotten(mp: pytest.MonkeyPatch) -> None:
 
 
 def lets_a_key_go_that_was_set_anew(mp: pytest.MonkeyPatch) -> None:
-    """Plant a bug: the keys of a lease are listed when it ends, and go by that list."""
+    """Plant a bug: the keys of a lease are listed when it ends, and all of the list are deleted."""
     listed: dict[tuple[int, bytes], list[str]] = {}
 
     def some_keys(original: Any, self: LeaseTable, lease_id: bytes, most: int) -> list[str]:
@@ -429,7 +431,7 @@ def roles_not_compared(mp: pytest.MonkeyPatch) -> None:
 
 
 def being_alone_is_enough(mp: pytest.MonkeyPatch) -> None:
-    """Plant a bug: a server with another pair's disk begins once the right one is dead."""
+    """Plant a bug: a server with another pair's disk begins once the right server is dead."""
     mp.setattr(PeerLink, "remember_foreign", lambda self, store: None)
 
 
@@ -451,7 +453,7 @@ def silence_counts_from_the_start(mp: pytest.MonkeyPatch) -> None:
 
 
 def strangers_need_no_proof(mp: pytest.MonkeyPatch) -> None:
-    """Plant a bug: any program that says so is taken for the peer."""
+    """Plant a bug: any program that claims to be the peer is taken for it."""
     mp.setattr(PeerLink, "_is_stranger", lambda self, who: False)
 
 
@@ -566,7 +568,7 @@ def test_a_replay_that_forgets_the_sessions_of_its_batches_is_found(monkeypatch:
 
 
 def a_version_is_replayed_in_part(mp: pytest.MonkeyPatch) -> None:
-    """Plant an old bug: of a version with a conflict, the other keys are set again without the version."""
+    """Plant an old bug: if one key of a version has a conflict, its other keys are set again without the version."""
 
     def decide(original: Any, self: Ledger, piece: SuffixPart, *args: Any, **more: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
@@ -595,7 +597,7 @@ def a_possible_successor_is_not_waited_for(mp: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_that_does_not_wait_for_a_possible_successor_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scenario shows this bug each time. It takes lost messages just after a stop, which few seeds have."""
+    """A scenario shows this bug each time. The bug needs lost messages just after a stop, which few seeds have."""
     a_possible_successor_is_not_waited_for(monkeypatch)
     with pytest.raises(Wrong, match="a possible successor told of epoch"):
         play((SCENARIOS / "bug-successor-is-a-stranger.txt").read_text())
@@ -627,7 +629,7 @@ NO_ROOM = ["client c1 model all", "start P", "start B", "start c1", "tick 3",
 
 
 def test_a_snapshot_that_goes_on_after_an_error_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk becomes full in the middle of a snapshot of sixty chunks; few seeds come there."""
+    """A disk becomes full in the middle of a snapshot of sixty chunks. Few seeds have that."""
 
     def run() -> None:
         world = World(random_delays=True)
@@ -644,7 +646,7 @@ def test_a_snapshot_that_goes_on_after_an_error_is_found(monkeypatch: pytest.Mon
 
 
 DENIED = ["keyed", "client c1 model all", "start P", "start B", "start c1", "tick 3",
-          # The message of the set that went to B is not delivered yet.
+          # While B is down, its copy of the set's message is queued.
           "crash B", "tick 2", "access grant c2 write /", "tick 0.5", "set c1 /lin/x", "tick 0.5",
           "start B", "tick 2", "crash P", "start P", "tick 2", "access open", "tick 0.5",
           "crash P", "tick 4", "start P", "settle 15"]  # fmt: skip
@@ -759,7 +761,7 @@ def cut_off_after_the_turn(mp: pytest.MonkeyPatch) -> None:
 
 
 def refusals_are_heard_by_all(mp: pytest.MonkeyPatch) -> None:
-    """Plant an old bug: a subscriber of a topic hears all that begins with it, also the refusals of other clients."""
+    """Plant an old bug: a subscriber hears all topics that begin with its own, also the refusals of other clients."""
 
     def around(original: Any, self: Any, frames: Any, flags: int) -> None:
         self._last_only = False
@@ -843,7 +845,7 @@ def a_removed_key_hears_on(mp: pytest.MonkeyPatch) -> None:
 
 
 def a_removed_key_writes_on(mp: pytest.MonkeyPatch) -> None:
-    """Plant a bug: the connections to P and P+1 are cut, and sets by those to P+2 are done."""
+    """Plant a bug: the connections to P and P+1 are cut, and sets over connections to P+2 are still done."""
 
     def rejected(original: Any, self: ServerNode, conn: Conn, frames: list[bytes]) -> bool:
         return conn.kind != "set" and bool(original(self, conn, frames))
@@ -1011,7 +1013,7 @@ def a_record_of_the_feed_is_left_out(mp: pytest.MonkeyPatch) -> None:
 
 
 def light_bodies(mp: pytest.MonkeyPatch) -> None:
-    """Let both sides bound the weight of RECORDS so low that a few records reach it, as those of a large log do."""
+    """Bound the weight of RECORDS at both sides so low that a few records reach the bound, as in a large log."""
     mp.setattr(Load.__init__, "__defaults__", (RECORDS_WEIGHT,))
     mp.setattr(syncs, "CARRIED", RECORDS_WEIGHT)
     mp.setattr(question, "decode", lambda body: decode(body, RECORDS_WEIGHT + HEAD_WEIGHT))

@@ -32,7 +32,7 @@ def test_seed_382_drops_a_partial_record_during_a_snapshot() -> None:
     assert not result.error, result.error
 
 
-# The last two have keys and rules.
+# The last two seeds have keys and rules.
 @pytest.mark.parametrize("seed", [2, 13, 17, 105, 131, 319])
 def test_seeds_with_replicas_run_clean(seed: int) -> None:
     result = run_plan(with_replicas(plan(seed)))
@@ -67,7 +67,7 @@ def test_a_seed_does_not_depend_on_the_order_of_sets(hash_seed: str) -> None:
 
 
 def test_the_first_forty_seeds_reach_all_wanted_events() -> None:
-    """Some 40 seeds have failovers, suffixes, replicated and journaled acknowledgements, refusals and reads."""
+    """The 40 seeds together have failovers, suffixes, replicated and journaled acknowledgements, refusals and reads."""
     wanted = {
         "is now ACTIVE (vote_peer_silent)", "is now ACTIVE (alone)", "is now ACTIVE (handover)", "says suffix",
         " replicated", " journaled", "REFUSED", "expected", "resumed", " -x ", "journal replaced", "says degraded",

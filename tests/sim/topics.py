@@ -142,7 +142,7 @@ class TopicChecks:
                 checks.fail(f"of transaction {op.name} there are keys or a message, and not both")
 
     def _promised(self, op: Op) -> bool:
-        # With three copies nothing is lost with two disks.
+        # With three copies, the loss of two disks loses no replicated message.
         if not op.acked or (self._lost and not self._world.disasters):
             return False
         return op.result is not None and op.result[2] == 2

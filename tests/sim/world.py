@@ -1,7 +1,7 @@
 """Two servers, some clients, the network between them and the time they share; driven by commands, one a line.
 
     start P | crash P [at publish] | pause P [at sync] | resume P | wipe P | shorten P 3 | wall P 3600 | drift P 1.05
-    busy P 3 at sync | recover P 4 (its next start takes so long)
+    busy P 3 at sync | recover P 4 (the next start of P takes 4 s)
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     schedule c1 orders 2.5 [/a] | unschedule c1 (scheduled.py)
@@ -56,9 +56,9 @@ from .servers import POINTS, ServerNode
 from .stranger import Stranger
 
 EVENTS_AT_ONCE = 20_000
-# In a pair without faults each change of the active is over by then.
+# In a pair without faults, each change of the active is over within this time.
 CALM_S = 5.0
-# What programs do, and what moves time. All other commands are faults, or heal them.
+# The commands of programs, and those that move time or print. All other commands make faults or heal them.
 HARMLESS = frozenset({
     "set", "del", "cset", "tx", "retx", "once", "reonce", "plain", "sync", "read", "publish", "topic", "schedule",
     "unschedule", "lease", "unlease", "forsake", "consume", "leave", "slow", "quick", "flood", "intrude", "forge",
@@ -78,11 +78,12 @@ class World:
         self.delays = (0.0005, 0.02) if random_delays else (0.0, 0.0)
         self.turns = (0.0, 0.004) if random_delays else (0.0, 0.0)
         self.syncs = (0.0, 0.01) if random_delays else (0.0, 0.0)
-        # The time that a byte of large sets takes a server; 0 if turns do not bound them.
+        # The seconds that a server takes for each byte of large sets; 0 if turns do not bound such sets.
         self.set_byte_s = 0.0
         self.reconnects = (0.02, 0.4) if random_delays else (0.05, 0.05)
         self.queues_while_down: set[str] = {"req"}
-        # Without cuts, pauses and drift, the acknowledgements of a lone server count for linearizability.
+        # True if there are no cuts, pauses and drift. Then the acknowledgements of a lone server also count for
+        # linearizability.
         self.gentle = False
         self.limits = Limits()
         self.server_settings: dict[str, Any] = {
@@ -103,7 +104,7 @@ class World:
         self.crowd: Crowd | None = None
         self.key_files = KeyFiles()
         self.operator = Operator(self)
-        # identity -> what takes the answers to a user that has no connection here
+        # identity -> the function that takes the answers to a user without a connection
         self.outsiders: dict[bytes, Callable[[ServerNode, Frames], None]] = {OPERATOR: self.operator.answered}
         # The servers that are told to open a store.
         self.bootstrapped: set[str] = set()
@@ -116,7 +117,7 @@ class World:
         self.disasters: list[float] = []
         # The time of the last fault, or of its end.
         self.fault_at = 0.0
-        # The times that members of the group that counts ended, other than by a bad message.
+        # How often members of the group that counts deliveries ended for another reason than a bad message.
         self.accidents = 0
         self.trouble: dict[tuple[str, str], float] = {}
 
@@ -175,11 +176,11 @@ class World:
         self.trouble[conn.a, conn.b] = self.time.now
 
     def faulty(self, seconds: float = 0.0) -> None:
-        """Note a fault that lasts so long from now on."""
+        """Note a fault that lasts this many seconds from now on."""
         self.fault_at = max(self.fault_at, self.time.now + seconds)
 
     def is_calm(self, since: float) -> bool:
-        """Return True if there was no fault for a moment before `since`, and none after that."""
+        """Return True if there was no fault for `CALM_S` before `since`, and none after `since`."""
         return not self.loss and not self.doubted and not self.net.cuts and self.fault_at < since - CALM_S
 
     # -- the transcript
@@ -268,7 +269,7 @@ class World:
         if not node.running:
             node.start()
         elif isinstance(node, ServerNode):
-            # The server has not reached the step at which it was to crash.
+            # The server has not reached the step at which it was to crash, so it does not crash there any more.
             node.crash_at = ""
 
     def _do_crash(self, name: str, at: str = "", point: str = "") -> None:
@@ -287,12 +288,12 @@ class World:
             self.nodes[name].pause()
 
     def _do_busy(self, name: str, seconds: str, _at: str, point: str) -> None:
-        """Make a server take so long for its next such step, without being stopped."""
+        """Make a server take this many seconds for its next step of a kind, without stopping it."""
         assert point in POINTS[:-1], f"a server can be busy at {', '.join(POINTS[:-1])}"
         self.nodes[name].busy_at, self.nodes[name].busy_s = point, float(seconds)
 
     def _do_recover(self, name: str, seconds: str) -> None:
-        """Make the next start of a server take so long. It hears no process meanwhile."""
+        """Make the next start of a server take this many seconds. The server hears no process meanwhile."""
         self.nodes[name].recovery_s = float(seconds)
 
     def _do_resume(self, name: str) -> None:
@@ -356,11 +357,11 @@ class World:
             self._hears_only(name, side)
 
     def _do_rejoin(self, name: str, side: str) -> None:
-        """Let a client hear only the other server from now on."""
+        """Let a client hear only the named server from now on."""
         self._hears_only(name, side)
 
     def _hears_only(self, name: str, side: str) -> None:
-        """Cut a client's link to one server, with its queued messages, and heal the link to the other."""
+        """Heal a client's link to the named server. Cut its link to the other server, and lose its messages there."""
         other = "B" if side == "P" else "P"
         for way in (f"{name}>{other}", f"{other}>{name}"):
             self.net.cut(way)
@@ -478,7 +479,7 @@ class World:
         self.nodes[name].consuming.leave()
 
     def _do_topic(self, name: str, topic: str, most: str = "") -> None:
-        """Make a topic that keeps at most so many messages, or remove it."""
+        """Make a topic that keeps at most `most` messages, or remove the topic if `most` is empty."""
         self.topics_removed |= not most
         told = {"keep": "size", "max_messages": int(most)} if most else None
         topics.settings(self.nodes[name], topic, told)
@@ -599,7 +600,7 @@ class World:
             self.trace(f"{client.name:10} {_show_client(client)}")
 
     def _do_fail(self, name: str, seconds: str) -> None:
-        """Crash one server of a healthy pair for good. The other one must serve all clients within so many seconds."""
+        """Crash one server of a healthy pair for good. The other must serve all clients within this many seconds."""
         self.nodes[name].crash()
         other = self.nodes["B" if name == "P" else "P"]
         end = self.time.now + float(seconds)
@@ -609,7 +610,7 @@ class World:
             self._run(min(end, self.time.now + 0.25))
 
     def _do_settle(self, seconds: str) -> None:
-        """Heal everything, and expect all nodes to be in sync within so many seconds."""
+        """Heal everything, and expect all nodes to be in sync within this many seconds."""
         self.loss = 0.0
         self.doubted.clear()
         self.do("home P")
@@ -626,7 +627,7 @@ class World:
         for node in self.nodes.values():
             if not node.running:
                 node.start()
-        # A turn that takes long can't be healed: it comes to its end first.
+        # A long turn can't be healed, so the time counts from its end.
         end = max(self.time.now, self.fault_at) + float(seconds)
         while self.time.now < end:
             self._run(min(end, self.time.now + 0.25))

@@ -32,7 +32,7 @@ A_TURN = 400
 MESSAGES = [[TOPIC, 4, pack_messages(None, [b"paid", b"packed", b"sent", b"told"])]]
 # Each transaction writes its number to this key.
 LAST = "/o/last"
-# Eight times the size of a chunk (Limits.sync_chunk_bytes), so that each reader gets several
+# Eight times the size of a chunk (Limits.sync_chunk_bytes), so that each reader gets several chunks.
 SHARED_BYTES = 8 << 20
 
 
@@ -46,7 +46,7 @@ class Busy:
 
 
 def fill(store: Path, record_bytes: int) -> Busy:
-    """Make records of so many bytes and put them into a new journal."""
+    """Make records of at least this many bytes, and put them into a new journal."""
     talk = GroupTalk()
     talk.publish(TOPIC, [b"first"])
     members = [talk.member(group, TOPIC, ask=False) for group in GROUPS]

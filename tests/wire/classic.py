@@ -29,7 +29,7 @@ GENEROUS_S = 30.0
 
 
 def at(endpoint: str, offset: int) -> str:
-    """tcp://host:P plus an offset."""
+    """Return the address tcp://host:P with an offset added to the port."""
     base, _, port = endpoint.rpartition(":")
     return f"{base}:{int(port) + offset}"
 
@@ -91,7 +91,7 @@ class ClassicClient:
         made.connect(endpoint)
         return made
 
-    # -- what an application says
+    # -- calls of an application
 
     def set(self, key: bytes, value: bytes, ttl: float = 0, uuid: bytes | None = None) -> bytes:
         """Send a KVSET to all servers, store it in the own map, and return its uuid."""
@@ -114,7 +114,7 @@ class ClassicClient:
         else:
             self.map.pop(key, None)
 
-    # -- turning the wheel
+    # -- the loop of the client
 
     def until(self, condition: Callable[[], object], timeout_s: float = GENEROUS_S) -> None:
         """Go on until the condition holds, or raise TimeoutError with the state of the client."""

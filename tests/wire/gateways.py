@@ -16,7 +16,7 @@ from tests.talk import join_all
 
 
 class RunningGateway:
-    """A running gateway to `servers`, to the mounts of a text, or with "" to the servers that a client file names.
+    """A running gateway. `servers` is a list, a text of mounts, or "" if the flags name a client file with the servers.
 
     `stop` ends it as SIGTERM does, and `client` is an HTTP client of it.
     """

@@ -46,7 +46,7 @@ def topic(subtree: str) -> bytes:
 
 
 def public(session: bytes) -> bytes:
-    """Return the public id of a session, which other clients see."""
+    """Return the public id of a session: the id that other clients see."""
     return hashlib.sha256(b"chp session" + session[:12]).digest()[:12] + session[12:]
 
 
@@ -93,7 +93,7 @@ class Hand:
         self._context: zmq.Context[Socket] = zmq.Context()
         self._collector: Socket | None = None
         self._request = 0
-        # The last KTHXBAI told this proof of a `from`.
+        # The proof that a question with a `from` has to send, as the last KTHXBAI told it.
         self.whose = [b"", b""]
 
     def socket(self, kind: int, offset: int, **options: int) -> Socket:
@@ -288,10 +288,10 @@ class Replica:
         self.values: dict[str, bytes] = {}
         self.revisions: dict[str, int] = {}
         self.at = 0
-        # Before the first snapshot, messages for other subscribers say nothing about this copy.
+        # True once a snapshot is loaded. A HEARTBEAT before the first snapshot says nothing about this copy.
         self.loaded = False
         self.greetings: list[list[Any]] = []
-        # The headers.
+        # The headers of the BATCH and HEARTBEAT messages.
         self.batches: list[list[Any]] = []
         self.heartbeats: list[list[Any]] = []
         self.updates: list[tuple[str, bytes | None]] = []

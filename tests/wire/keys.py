@@ -36,7 +36,7 @@ def write(path: Path, name: str, pair: KeyPair) -> None:
 
 
 def admit(directory: Path, user: str, pair: KeyPair) -> None:
-    """Admit a user, by a file that a move puts in place as a whole."""
+    """Admit a user. The key file is moved into place, so that a server never reads a part of it."""
     clients = directory / "clients"
     clients.mkdir(parents=True, exist_ok=True)
     new = directory / "moving.pub"

@@ -1,4 +1,4 @@
-"""The messages behind the vectors of CHP/2, which real cores say to each other on the clock of a test.
+"""The messages of the vectors of CHP/2. Real cores send them to each other, and the test sets their clock.
 
     session()     the worked session of spec/client.md, between a client's core and a server's core
     vectors()     all vectors: name -> the frames of one message, or the body of a journal's row
@@ -126,7 +126,7 @@ class Servers:
                 core.page(read, self._shelf.read(*astuple(read)))
 
     def settle(self, say: Callable[[ServerCore], object]) -> Turn:
-        """Take a turn, and more until both servers took part, and return all output of the first one."""
+        """Take a turn, and further turns until both servers of a pair took part. Return the first server's output."""
         turn = self.turn(say, beat=False)
         for _ in range(3 * (len(self.cores) - 1)):
             more = self.turn(beat=False)
@@ -135,7 +135,7 @@ class Servers:
         return turn
 
     def ask(self, subtree: bytes, **options: Any) -> list[Frames]:
-        """Ask an ICANHAZ, and return the messages of its answer in order."""
+        """Send an ICANHAZ, and return the messages of its answer in order."""
         frames = [WHO, b"ICANHAZ?", subtree, packb({"chp": VERSION, "id": 1, **options})]
         first = self.turn(lambda core: core.request(frames), beat=False)
         return answers(first) + [f for _ in range(3) for f in answers(self.turn(beat=False))]
@@ -174,7 +174,7 @@ class Followed:
         self.talk(5)
 
     def talk(self, times: int = 1) -> None:
-        """Exchange messages so many times, the last time a heartbeat later."""
+        """Exchange messages `times` times, the last time after the interval of a heartbeat."""
         for left in reversed(range(times)):
             turn = self.servers.turn(self._say, beat=not left)
             for frames in [f for f in turn.publish + turn.acks if f[0] in (self.topic, OWN)]:
@@ -328,7 +328,7 @@ def _of_questions(pair: Servers) -> dict[str, Frames]:
 
 
 def _ignored() -> dict[str, Frames]:
-    """Return sets that say more than they should, which a server ignores."""
+    """Return valid sets with superfluous parts, which a server ignores."""
     plain = kvset(1, ["/a"], [b"1"])
     return {
         "kvset-with-something-in-frame-3": [*plain[:3], b"\x02", plain[4]],
@@ -371,7 +371,7 @@ def _of_steps() -> dict[str, Frames]:
 
 
 def _of_a_large_record() -> dict[str, Frames]:
-    """Return a commit that is published in two parts, because a part may have one byte; and its record."""
+    """Return the two published parts of a commit, and its record. A limit of one byte a part splits the commit."""
     lone, sets = Servers(limits=replace(DEFAULT, part_bytes=1)), _own_sets()
     lone.turn(lambda core: core.subscription([WHO, b"\x01\x02/t/\x03"]))
     names = ("kvset-staged-then-committed", "kvset-staged-more-of-the-attempt", "kvset-the-commit")
@@ -673,7 +673,7 @@ PORTS = {
     "UPDATE": ("P+1", "server to client"),
 }
 ON_UPDATES = {"GREETING", "UPDATE", "HEARTBEAT", "ACK"}
-# To a client, a batch is what it sends itself.
+# The vectors name a BATCH of the servers UPDATE, because clients call their own sets a batch.
 NAMES = ["UPDATE" if name == "BATCH" else name for name in KIND_NAMES]
 
 
@@ -691,7 +691,7 @@ def _what_it_is(name: str, frames: Frames) -> tuple[str, str, str]:
     return message, "P+1" if on_updates else "P", "server to client"
 
 
-# The refusals of questions; the others are of sets.
+# These vectors refuse questions. The other vectors with REFUSED refuse sets.
 OF_QUESTIONS = ("refused-passive", "refused-a-number-that-is-not-kept")
 
 

@@ -18,7 +18,7 @@ from tests.wire.hand import at
 
 
 class Speaker:
-    """A user by CHP: a session, and answers to its batches and questions."""
+    """A user's connections to one server. `set` and `ask` return the codes of the server's refusals."""
 
     def __init__(
         self, address: str, server: bytes, name: str, key: KeyPair, context: zmq.Context[zmq.Socket[bytes]]

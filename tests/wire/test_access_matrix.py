@@ -64,7 +64,7 @@ USERS: dict[str, Any] = {
     "replica": {"admin": [access.VOUCH]},
 }
 USERS = {name: {**entry, "tokens": [token_hash(TOKENS[name])]} for name, entry in USERS.items()}
-# Alice comes last, so that her things exist until then.
+# Alice comes last, because her acts may remove the things that the others try to use.
 ASKERS = ("reader", "mallory", "other", "alice")
 ALL = b"\xff" * 32
 NOT_DONE = {"access", "lease", "fenced", "member", "staged"}
@@ -76,7 +76,7 @@ class Stage:
 
     def __init__(self, pair: Pair, gateway: RunningGateway, base: Path, door: tuple[str, bytes]) -> None:
         self.pair, self.gateway, self.address = pair, gateway, door[0]
-        # The client files of the gateway and of root, which name the door, and that of root for the pair.
+        # The client files of the gateway and of root name the door. `direct` is root's client file for the pair.
         self.gate, self.file, self.direct = (base / f"{name}.toml" for name in ("gate", "root", "direct"))
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.by = {name: Speaker(*door, name, KEYS[name], self.context) for name in NAMES[1:]}
@@ -118,7 +118,7 @@ class Stage:
 
 @contextmanager
 def door_of(kind: str, pair: Pair, base: Path) -> Iterator[dict[str, bytes]]:
-    """Return the servers that clients name, with their keys: those of the pair, or a replica that follows it."""
+    """Yield the servers that clients name, with their keys: those of the pair, or a replica that follows the pair."""
     if kind == "server":
         yield keys.known(pair)
     else:
@@ -279,14 +279,14 @@ ACTS = [
         sets(None, lambda u: {"n": [[0], [0]]}, "/pub/")),
     Act("set if another key is as it was", WRITERS, {columns.EXPECT},
         sets(None, lambda u: {"expect": [[f"/pub/{u}.no", 0]]}, "/pub/")),
-    # leases are their client's alone
+    # Leases belong to their client alone.
     Act("open a lease of hers", "alice", {columns.LEASE, "ws lease"},
         sets(lease, lambda u: {"lease": [lease_of(u), 1000]})),
     Act("make it anybody's", "", {columns.LEASE}, sets(lease, lambda u: {"lease": [lease_of(u), 9, columns.ANYBODY]})),
     Act("refresh it", "alice", {columns.REFRESH, "ws refresh"}, sets(lease, lambda u: {"refresh": lease_of(u)})),
     Act("end it", "alice", {columns.UNLEASE, "ws unlease"}, sets(lease, lambda u: {"unlease": lease_of(u)})),
     Act("set a key with it", "alice", {columns.LEASED, "ws l"}, sets(lease, lambda u: {"l": lease_of(u)}, "/pub/")),
-    # jobs are their user's alone
+    # Jobs belong to their user alone.
     Act("stage into her transaction", "alice", {columns.STAGE},
         sets(staged, lambda u: {"stage": [lease_of(u), "1.0"]}, "/pub/")),
     Act("commit it", "alice", {columns.COMMIT},
@@ -352,7 +352,7 @@ def test_each_act_is_allowed_to_the_listed_users_by_chp_and_http(stage: Stage, a
     done_by(stage, act, act.may)
 
 
-# The users that may do this if no rule names consume, as before that right existed.
+# act -> the users that may do it if no rule names consume. Such rules mean what they meant before that right existed.
 BY_READ = {
     "make a group": "alice other mallory reader", "join a group": "alice other mallory reader",
     "begin a group anew": WRITERS, "remove a group": WRITERS,
@@ -411,7 +411,7 @@ SERVERS: dict[str, Any] = {
     columns.SCHEDULED: [1, []], columns.FIRED: [], columns.IMAGES: [True, []],
     columns.FAILED: [["t", "g", [[ALL, 1, ""]]]], columns.ASIDE: [["t", "g", [[ALL, 0]]]],
 }  # fmt: skip
-# Rows that other files have: name -> the test.
+# Columns, options, commands, routes and ports that other files test: name -> the test.
 ELSEWHERE: dict[str, Callable[..., object]] = {
     "option image": test_access.test_a_part_of_an_image_has_no_keys_outside_of_the_readers_subtree,
     "option part": test_access.test_a_part_of_an_image_has_no_keys_outside_of_the_readers_subtree,
@@ -504,7 +504,7 @@ def test_a_websocket_cannot_change_the_lease_of_a_group_member(stage: Stage, nam
 
 
 def test_a_user_cannot_guess_the_lease_of_another_users_member(stage: Stage) -> None:
-    """The lease's name is made with a secret, since it was once a hash of public facts only."""
+    """The lease's name is made with a secret. It was once a hash of public facts only, which a user could guess."""
     u = stage.unique()
     group(stage, u)
     message(stage, u)
@@ -533,7 +533,7 @@ def test_a_user_cannot_take_or_acknowledge_messages_of_another_users_member(stag
 
 @pytest.mark.parametrize("opened", [[], [columns.ANYBODY]])
 def test_no_user_can_open_the_lease_of_an_http_member(stage: Stage, opened: list[bytes]) -> None:
-    """A user that reads everything sees the name in records, and the member comes again with the same lease."""
+    """A user that reads everything sees the lease's name in records, and the member uses the same lease again later."""
     u, receipt, found = of_member(stage)
     assert stage.http("alice", "POST", f"/v1/topics/{u}/groups/g/nack", json={"receipt": receipt}).status_code == 200
     assert found not in stage.leases()

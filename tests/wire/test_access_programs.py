@@ -1,4 +1,4 @@
-"""Tests of access rules by programs: recordings, feeds, topics, leases, staged parts, conditions, sessions.
+"""Tests of access rules for what programs do: recordings, feeds, topics, leases, staging, conditions, sessions.
 
 covers: the matrix of users, ports and secrets (SPEC.md, section 36), beside tests/wire/test_access.py.
 """
@@ -125,7 +125,7 @@ def test_a_reader_of_a_transaction_sees_only_keys_of_its_subtree(told: Who) -> N
     """A reader of a part of a batch hears no columns about the batch as a whole."""
     with told.socket(zmq.SUB, 1) as sub, told.clone("root") as root:
         sub.subscribe(channel_topic("/pub/"))
-        # The socket hears the channel.
+        # The greeting has come, so the socket hears the channel.
         assert sub.poll(int(WAIT_S * 1000))
         root.wait_until_synced(WAIT_S)
         secret = root.entry(NAME)
@@ -255,7 +255,7 @@ def test_a_user_cannot_commit_staged_batches_of_another_user(told: Who) -> None:
 
 
 def test_a_user_cannot_count_up_the_application_of_another_user(told: Who) -> None:
-    """A server silently skips a version that is done, so a stranger's count would undo the application's next step."""
+    """A server silently skips a version that is done. So a stranger's higher count would suppress the next versions."""
     with told.clone("root") as root:
         root.wait_until_synced(WAIT_S)
         for version in (1, 2):
@@ -406,7 +406,7 @@ STRAYS = {
 
 @pytest.mark.parametrize("frames", STRAYS.values(), ids=STRAYS)
 def test_stray_frames_of_a_user_do_not_disturb_the_subscription_of_another(told: Who, frames: list[bytes]) -> None:
-    """libzmq counts it among the subscriptions, and so hears our answer to root's as one to bob's."""
+    """libzmq counts a stray frame as a subscription. So it may apply an answer to root's connection to bob's."""
     done, hearings = threading.Event(), []
 
     def sends() -> None:

@@ -1,4 +1,4 @@
-"""Tests of an AsyncClone whose waiting tasks are cancelled: no other task has to wait for what they leave."""
+"""Tests of an AsyncClone whose waiting tasks are cancelled: they hold up no other task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""covers: clone/atomic.py: of programs that take or put a key at the same time exactly one succeeds and is told so."""
+"""covers: clone/atomic.py: if programs take or put a key at the same time, exactly one succeeds and learns that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS = {f"/{i}": b"%d" % i for i in range(40)}
 
 
 def together(*acts: Callable[[], object]) -> None:
-    """Run acts at the same time, and raise the first error of theirs."""
+    """Run acts at the same time, and raise the first error of any of them."""
     failed: list[BaseException] = []
 
     def run(act: Callable[[], object]) -> None:
@@ -37,7 +37,8 @@ def together(*acts: Callable[[], object]) -> None:
     for thread in threads:
         thread.start()
     join_all(*threads)
-    assert not failed
+    if failed:
+        raise failed[0]
 
 
 def test_two_programs_that_drain_keys_by_popitem_take_each_once(clones: list[Clone]) -> None:
@@ -247,7 +248,7 @@ def test_pop_popitem_and_setdefault_of_an_async_clone(server: TestServer) -> Non
             await one.set_many(KEYS, timeout=WAIT_S)
             while len(two) < len(KEYS):
                 await asyncio.sleep(0.01)
-            # The set is not confirmed yet.
+            # Nothing waits for this set, so it may be unconfirmed when `drain` begins.
             one.submit("/0", b"own")
 
             async def drain(clone: AsyncClone) -> list[str]:

@@ -1,4 +1,4 @@
-"""covers: a log of 8 MiB of transactions, messages and commits of groups is read back to its end, on every way."""
+"""covers: a log of 8 MiB of transactions, messages and commits of groups is read to its end, by each kind of reader."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_watch_begins_at_the_oldest_revision(busy: Busy, busy_server: TestServ
 def test_a_recording_has_every_transaction(busy: Busy, busy_server: TestServer, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     ends = Event()
-    # The records that exist by now are written all the same.
+    # The recording still writes the records that exist when it begins.
     ends.set()
     record([busy_server.address], tmp_path, "/o/", start="begin", stop=ends, timeout_s=WAIT_S)
     rows = [row for each in files(tmp_path) for row in pq.read_table(each.path, columns=["key", "value"]).to_pylist()]

@@ -56,7 +56,7 @@ def test_chp_get_reports_a_refused_subscription_without_advice_to_wait(full: Tes
 
 
 def test_a_client_with_too_many_channels_always_hears_the_refusal() -> None:
-    """A thousand greetings fill the mark of the server's socket; what comes behind them may be dropped."""
+    """A thousand greetings fill the high-water mark of the server's socket, which may drop what comes behind them."""
     n = DEFAULT.topics_of_one_max + 1
     with TestServer(heartbeat_s=0.1) as server:
         for _ in range(8):

@@ -1,4 +1,4 @@
-"""covers: `chp check --against SERVER` (against.py): a journal's or a server's contents, and those of one that runs."""
+"""covers: `chp check --against SERVER` (against.py) compares a journal or a server with a running server."""
 
 from __future__ import annotations
 
@@ -117,11 +117,11 @@ def contents(number: int, **keys: int) -> Contents:
     ("one", "other", "keys", "left_out", "differing"),
     [
         (contents(5, a=1, b=5), contents(5, a=1, b=5), 2, 0, []),
-        # The key was written since.
+        # The key was set between the two numbers.
         (contents(5, a=1), contents(7, a=6), 0, 1, []),
-        # The key may have been deleted since.
+        # The key may have been deleted between the two numbers.
         (contents(5, a=1), contents(7), 0, 1, []),
-        # The older copy should have the key.
+        # The older copy lacks a key that was set before its number.
         (contents(5), contents(7, a=4), 1, 0, ["a"]),
         (contents(7, a=4), contents(5), 1, 0, ["a"]),
         (contents(5, a=1), contents(7, a=2), 1, 0, ["a"]),

@@ -143,7 +143,7 @@ def test_a_slow_reader_gets_the_whole_snapshot(server: TestServer, dialect: str)
         reader.send_multipart([b"ICANHAZ?", b""])
         assert reader.poll(30_000)
         with ClassicClient([server.address], dialect, b"/none/") as other:
-            # The server goes on serving while this reader pauses.
+            # The server serves the other client while this reader pauses.
             other.until_ready()
             seen = len(other.hugz)
             other.until(lambda: len(other.hugz) > seen + 2)

@@ -1,4 +1,4 @@
-"""The classic client against the classic server: the two stand-ins agree before ours meet either of them."""
+"""Tests of the classic client with the classic server: both stand-ins must agree before they test our programs."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""covers: `chp clients`, `chp status --epochs`, /v1/clients: connected clients, as Clones report; active servers."""
+"""covers: `chp clients`, `chp status --epochs`, /v1/clients: clients as they report themselves; actives by epoch."""
 
 from __future__ import annotations
 

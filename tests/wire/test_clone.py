@@ -83,7 +83,7 @@ class TestOneServer:
     def test_flush_raises_a_refusal_only_if_its_ticket_was_not_asked(self, clone: Clone) -> None:
         clone.set("/a", b"1").wait(WAIT_S)
         ticket = clone.set("/a", b"2", if_revision=0)
-        # This set is answered after the one before.
+        # The answer to this set comes after the refusal of the set before.
         clone.set("/b", b"1").wait(WAIT_S)
         with pytest.raises(Conflict, match="'/a' is at"):
             clone.flush(WAIT_S)

@@ -97,7 +97,7 @@ def test_a_clone_that_is_collected_on_its_own_agents_thread_ends(server: TestSer
     def collect(now: float) -> None:
         gc.collect()
 
-    # The agent does this, with the lock held.
+    # The agent's thread runs `collect`, with the mailbox's lock held.
     mailbox.command(collect)
     agent.join(WAIT_S)
     assert not agent.is_alive()

@@ -1,7 +1,7 @@
 """Tests of Ctrl-C in the middle of a set, a delete or a lease: it takes full effect or none, and the Clone goes on.
 
-The exception of a signal's handler comes where a Python function begins, or after a call. A profiler is called at the
-same places, so it can raise at each of them in turn.
+Python runs a signal's handler where a Python function begins, or after a call. Python calls a profiler at the same
+places. So a profiler can raise KeyboardInterrupt at each of these places in turn.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_an_interrupted_set_is_made_wholly_or_not_at_all(server: TestServer, wha
         prepare, new = ACTS[what]
 
         def overdue(now: float) -> None:
-            # What was not sent is sent now, not in two seconds.
+            # The agent sends now what it has not sent yet. Otherwise it would do so two seconds later.
             core.session.progress_at = now - WAIT_S
 
         while going_on:

@@ -119,7 +119,7 @@ def test_verify_of_a_closed_clone_does_not_compare_with_a_server(server: TestSer
     clone.wait_until_synced(WAIT_S)
     clone.close()
     with Clone(server.address) as other:
-        # This copy never reaches that number.
+        # The closed Clone's copy never reaches the number of this set.
         other.set("/later", b"").wait(WAIT_S)
         found = clone.verify(1.0)
     assert found.ok and found.number == 0

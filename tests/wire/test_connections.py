@@ -25,7 +25,7 @@ DISCONNECTED = int(zmq.EVENT_DISCONNECTED)
 
 
 class Asker:
-    """A connection to P, or one to P+1, that tells if it is cut, and does not come again."""
+    """A connection to P or P+1 that does not reconnect. `is_cut` tells whether the server has cut it."""
 
     def __init__(self, ending: ExitStack, context: zmq.Context[keys.Socket], server: TestServer, pair: KeyPair,
                  offset: int = 0) -> None:  # fmt: skip

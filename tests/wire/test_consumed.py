@@ -51,7 +51,7 @@ def test_a_message_is_consumed_only_when_it_is_acknowledged(orders: Topic) -> No
 def test_a_message_is_not_consumed_by_acknowledgements_of_other_slots(orders: Topic) -> None:
     with orders.consumer("billing"), orders.consumer("billing") as quick:
         until(lambda: [n for _, n in orders.groups()[0]["members"]] == [128, 128])
-        # Each key has a ticket of its own.
+        # Publish each key separately, so that each has its own ticket.
         tickets = {key: orders.publish_many([b"m"], [key]) for key in map("k{}".format, range(16))}
         done: set[str | None] = set()
         while (batch := quick.take(1.0)) is not None:
@@ -105,7 +105,7 @@ def test_a_message_that_its_topic_removed_counts_as_consumed(clone: Clone) -> No
         until(lambda: topic.facts()["first"] == 2)
         first.consumed("workers").wait(WAIT_S)
         topic.publish(b"3").wait(WAIT_S)
-        # The later message is not done, and does not count.
+        # The later message is not acknowledged, but `first` does not include it.
         first.consumed("workers").wait(WAIT_S)
 
 
@@ -150,13 +150,13 @@ def test_a_wait_fails_if_the_topic_was_removed_and_made_again(orders: Topic, oth
         with pytest.raises(NoSuchTopic) as raised:
             ticket.consumed("billing").wait(WAIT_S)
         found = raised.value
-    # The question may fall between the two lives.
+    # The waiting client may ask after the topic is made again and before its group is.
     assert isinstance(found, NoSuchTopic) or (waits and isinstance(found, NoSuchGroup))
     assert waits or "was removed after the messages were published" in found.text
 
 
 def _ends_after(ticket: Ticket, group: str, act: Callable[[], object]) -> BaseException | None:
-    """Return the error of a wait that had asked before `act`; None if it ended well."""
+    """Return the error of a wait that began before `act`, or None if the wait succeeded."""
     ended: list[BaseException | None] = []
 
     def wait() -> None:
@@ -181,7 +181,7 @@ def test_a_group_that_began_behind_the_message_never_consumes_it(orders: Topic) 
     orders.subscribe("late")
     with pytest.raises(NoSuchGroup, match="'late' of topic 'orders' began at offset 1, behind the message at offset 0"):
         ticket.consumed("late").wait(WAIT_S)
-    # A group that began before it has to consume it, also if it was made later.
+    # A group that begins before the message has to consume it, even if the group was made later.
     orders.subscribe("thorough", start="begin")
     with pytest.raises(TimeoutError):
         ticket.consumed("thorough").wait(0)
@@ -203,7 +203,7 @@ def test_a_group_that_begins_behind_the_message_ends_the_wait(orders: Topic, *, 
             orders.reset("billing", "end")
 
     assert isinstance(_ends_after(ticket, "billing", begin_behind), NoSuchGroup)
-    # It may begin before the message again, and then the message is not consumed.
+    # If the group begins before the message again, the message is not consumed yet.
     orders.reset("billing", "begin")
     with pytest.raises(TimeoutError):
         ticket.consumed("billing").wait(0)
@@ -238,7 +238,7 @@ def test_a_message_without_a_revision_is_consumed_with_all_present_messages(orde
 
 
 def test_a_wait_goes_on_over_a_failover(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A question ends before the other server serves.
+    # The short `LOOK_S` lets a question end before the other server serves.
     monkeypatch.setattr(group_watch, "LOOK_S", 0.1)
     with Clone(pair.servers) as clone:
         topic = clone.topic("orders")
@@ -279,7 +279,7 @@ def test_a_blocking_wait_in_the_event_loop_is_refused(server: TestServer) -> Non
             ticket = clone.topic("orders").submit(b"3 apples")
             with pytest.raises(BadInput, match=r"would block the event loop.*await asyncio\.wait_for"):
                 ticket.consumed("billing").wait(1)
-            # A thread of the program may wait.
+            # Another thread may block.
             with pytest.raises(NoSuchGroup):
                 await asyncio.to_thread(ticket.consumed("billing").wait, WAIT_S)
 

@@ -1,4 +1,4 @@
-"""covers: consumers and `together` over real sockets: shared, committed, fenced, over a failover, put aside; tasks."""
+"""covers: consumers and `together` over real sockets: sharing, commits, fencing, failovers, dead letters, tasks."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_reset_to_the_current_position_fences_batches_and_gives_them_again() -
             again = next(consumer)
             assert again.values == first.values and again.whose[2] != first.whose[2]
             with pytest.raises(Fenced):
-                # It may not commit when it is a member again either.
+                # The old batch can't be committed even after the consumer has become a member again.
                 first.commit({"/total": b"before"}, timeout=10)
             again.commit({"/total": b"after"}, timeout=10)
             assert [(group["lag"], len(group["members"])) for group in orders.groups()] == [(0, 1)]
@@ -218,7 +218,7 @@ def test_get_takes_messages_one_by_one_and_acknowledges_the_previous_one() -> No
 
 
 class OtherPort(QuestionPort):
-    """Counts how often another server was to be asked."""
+    """A port that counts how often the consumer wants to ask another server."""
 
     others = 0
 
@@ -451,7 +451,7 @@ def test_ack_before_acknowledges_a_batch_before_it_is_handled() -> None:
 
 
 def test_an_acknowledgement_names_the_position_of_its_messages() -> None:
-    """A server that has another history refuses it: there the offsets may be of other messages."""
+    """A server with another history refuses the acknowledgement, because its offsets may belong to other messages."""
     with TestServer() as server, Clone([server.address], None) as clone:
         topic = clone.topic("t")
         topic.publish_many([b"1", b"2"]).wait(10)
@@ -461,7 +461,7 @@ def test_an_acknowledgement_names_the_position_of_its_messages() -> None:
             receipt = Receipt("m", batch.moves(), batch.position)
             assert Receipt.of(str(receipt)) == receipt and receipt.upto(0).position == batch.position
             assert receipt.acknowledged(*batch.whose)["ack"] == [[*batch.whose, batch.moves(), [batch.position]]]
-            # The same number, in an epoch that another server has opened.
+            # The number is the same, but in an epoch that another server has opened.
             batch.position = [*batch.position[:2], b"another server's"]
             with pytest.raises(Fenced, match="history parted"):
                 batch.commit(timeout=10)

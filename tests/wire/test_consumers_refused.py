@@ -1,4 +1,4 @@
-"""covers: topics/consumer.py and batch.py, whose acknowledgements are refused: a disk is full, a member is fenced."""
+"""covers: topics/consumer.py and batch.py if the server refuses acknowledgements: a full disk, a fenced member."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tests.wire.still import stand_still
 
 
 class Disk:
-    """A switch for what servers measure of their disks."""
+    """A switch: while `full` is true, all servers measure their disk as full."""
 
     full = False
 
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    """Return a disk of all servers here, which a test can fill to the last byte."""
+    """Return the switch for the disks of all servers in this process."""
     disk = Disk()
     monkeypatch.setattr(DiskMonitor, "_measured", lambda space, now: ResourceUsage(read_only=disk.full))
     return disk
 
 
 def fill(disk: Disk, clone: Clone) -> None:
-    """Fill the disk, and wait until the server refuses what is set."""
+    """Fill the disk, and wait until the server refuses sets."""
     disk.full = True
 
     def refused() -> bool:
@@ -47,7 +47,7 @@ def fill(disk: Disk, clone: Clone) -> None:
 
 
 def settled(ticket: Ticket) -> None:
-    """Wait until a ticket is answered, without being told how."""
+    """Wait until a ticket is answered, whether the server accepts or refuses."""
     until(lambda: ticket.done)
 
 
@@ -107,7 +107,7 @@ def test_get_gives_messages_of_refused_acknowledgements_again(disk: Disk, clone:
     with orders.consumer("g") as consumer:
         assert consumer.get(10) is not None
         fill(disk, clone)
-        # Messages that are handled now are not acknowledged.
+        # The server refuses the acknowledgements of these messages.
         while consumer.get(0.1) is not None:
             pass
         assert lag(orders) == 50

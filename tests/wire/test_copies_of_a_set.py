@@ -1,4 +1,4 @@
-"""A pair with three copies, by the sockets: what acknowledgements say, and what is there when both servers are gone."""
+"""Tests of a pair with `copies` 3 by real sockets: its acknowledgements, and what survives the loss of both servers."""
 
 from contextlib import closing
 from pathlib import Path

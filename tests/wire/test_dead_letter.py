@@ -1,4 +1,4 @@
-"""covers: dead_letter.py, dead_letter_format.py: a message that can't be handled is put aside and stops no consumer."""
+"""covers: dead_letter.py, dead_letter_format.py: a message that can't be handled becomes a dead letter."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_a_sub_socket_that_is_connected_anew_subscribes_again() -> None:
         mailbox = internals(clone).mailbox
         for again in range(1, 4):
             with mailbox.lock:
-                # The core asks for this when it hears nothing.
+                # The core adds this effect when it hears nothing from a server.
                 mailbox.core.out.effects.reconnect.append(0)
             clone.set("/wake", b"%d" % again).wait(60)
             until(lambda: seen.count(b"\x01" + TOPIC) == again)  # noqa: B023

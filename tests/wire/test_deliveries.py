@@ -1,4 +1,4 @@
-"""covers: groups that count deliveries, as applications have them: Clone, AsyncClone, handlers, HTTP, `chp`."""
+"""covers: groups that count deliveries, by all interfaces: Clone, AsyncClone, handlers, HTTP, `chp`."""
 
 from __future__ import annotations
 
@@ -270,9 +270,9 @@ def test_chp_sub_counts_no_message_that_comes_again(pair: Pair, tmp_path: Path) 
         shell.publish_many([b"bad", b"behind", b"other"], ["b", "b", "a"]).wait(WAIT_S)
         command = f'read -r line; echo "$line" >> {tried}; [ "$line" != bad ]'
         words = "sub", "shell", "--group", "g", "--exec", command, "--count", "1"
-        # The message behind the one that was given back waits in its slot.
+        # "behind" waits in its slot behind "bad", which was given back.
         assert run(*words).exit_code == 0 and tried.read_text().split() == ["bad", "other"]
-        # A message that fails for the last time counts: so a command that always fails ends too.
+        # `--count` counts a message that fails for the last time. So even a command that always fails ends.
         last = run(*words)
         assert (last.exit_code, tried.read_text().split()[2:]) == (0, ["bad"]) and "2 of 2" in last.stderr
         until(lambda: [each["value"] for each in letters(clone, "shell.g.dead")] == [b"bad"])

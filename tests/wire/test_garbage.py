@@ -31,7 +31,7 @@ from tests.wire.hand import (
     u64,
 )
 
-# The seed is fixed, so that a failure comes again and all processes collect the same tests.
+# The seed is fixed, so that a failure can be repeated and all processes of pytest collect the same tests.
 NOISE = random.Random(4)
 
 

@@ -46,7 +46,7 @@ def test_console_files_have_a_policy_and_no_other_files_are_served(pair: Pair) -
 
 
 def test_a_host_header_cannot_name_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Starlette before 1.0.1 made the path of `Request.url` of the Host header too (CVE-2026-48710)."""
+    """Starlette before 1.0.1 put a part of the Host header into the path of `Request.url` (CVE-2026-48710)."""
     (tmp_path / "secret.html").write_text("secret")
 
     def url(request: Request) -> URL:
@@ -93,7 +93,7 @@ def opened(chromium: Any) -> Iterator[Open]:
 
 
 def says(page: Any, selector: str, text: str) -> None:
-    """Wait until it says so."""
+    """Wait until the element of a selector has this text."""
     page.locator(selector).filter(has_text=text).first.wait_for()
 
 
@@ -227,7 +227,7 @@ def test_the_console_confirms_a_hand_over_and_shows_its_outcome(pair: Pair, open
         page.wait_for_selector("#hand:enabled")
         page.click("#hand")
         says(page, "#sure-what", "backup then serves instead of primary")
-        # The focused button does not confirm.
+        # Enter presses the focused button, which does not confirm.
         page.keyboard.press("Enter")
         page.wait_for_selector("#sure", state="hidden")
         page.keyboard.press("Enter")

@@ -10,7 +10,8 @@ import pytest
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 
-# The numbers of a page are learned: a refused set may take one, or not.
+# The numbers of a page differ from those of a run, because a refused set may or may not take a number. So the test
+# learns which number stands for which.
 NUMBER = re.compile(r"(?<![\d.])\d+\.\d+(?![\d.])")
 FOLDER = Path(__file__).parents[2] / "docs/gateway"
 

@@ -1,4 +1,4 @@
-"""Tests that at a gateway's bounds the user with most makes room for others (SPEC.md, section 38).
+"""Tests that at a gateway's limits the user with most connections makes room for others (SPEC.md, section 38).
 
 covers: gateway.lines, Line.make_room; BoundedProtocol's connections.
 """
@@ -69,11 +69,11 @@ class Kept:
         self._path = path
 
     def status(self, user: str) -> int:
-        """Ask for something; 0 if the connection was closed."""
+        """Send a GET as a user, and return the status of the answer, or 0 if the connection is closed."""
         lines = [f"GET {self._path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {TOKENS[user]}", "", ""]
         try:
             self.socket.sendall("\r\n".join(lines).encode())
-            # A head and its body may come apart.
+            # The head and the body of the answer may come in several pieces.
             answer = HTTPResponse(self.socket)
             answer.begin()
             answer.read()

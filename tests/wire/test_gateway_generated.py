@@ -1,7 +1,7 @@
-"""covers: what a generator makes of the gateway's own /openapi.json: requests good and bad, none of which is a 500.
+"""covers: good and bad requests that a generator makes from the gateway's /openapi.json: none is answered with 500.
 
-Schemathesis (the extra `generated`) makes them. The run is bounded by time, and begins elsewhere each time: its seed is
-in what is shown when it fails.
+Schemathesis (the extra `generated`) makes them. The run is bounded by time. Each run has another seed, which the output
+of a failed run shows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.wire.gateways import RunningGateway
 RUN_S = 120
 # A run with fewer requests has tested nothing.
 FEW = 500
-# The phases try the limits of each parameter, and then random values.
+# Schemathesis first tries the limits of each parameter, and then random values.
 PHASES = "coverage,fuzzing"
 
 

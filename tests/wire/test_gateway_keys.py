@@ -62,7 +62,7 @@ def test_the_fast_path_answers_a_get_like_the_normal_path(http: httpx.Client, ga
 
 
 def plain(method: str, key: str, fields: str) -> PlainRequest:
-    """Return a plain request with a body of one byte, or none."""
+    """Return a plain request, with a body of one byte unless it is a GET."""
     length = "" if method == "GET" else "Content-Length: 1\r\n"
     asked = plain_request(f"{method} /v1/keys{key} HTTP/1.1\r\n{fields}{length}\r\n{'1' if length else ''}".encode())
     assert asked is not None
@@ -138,14 +138,15 @@ def test_a_connection_of_plain_requests_is_kept_only_while_it_is_used(gateway: R
             with socket.create_connection(("127.0.0.1", own.port), timeout=30) as sock:
                 kept, longest = _used_for(sock, put, 2.5)
                 ended = kept and sock.recv(1) == b""
-            # Otherwise this machine was too busy to use the connection so often.
+            # If a pause was longer, this machine was too busy, and the test tries again.
             if longest < 1.5:
                 assert kept and ended, "it was used for longer than an idle one is kept, and ended when it was idle"
                 return
+    pytest.skip("this machine is too busy: a pause was too long in each of ten tries")
 
 
 def _used_for(sock: socket.socket, put: bytes, seconds: float) -> tuple[bool, float]:
-    """Return True if a connection answered for so long, and the longest time between two answers."""
+    """Return whether a connection answered for this many seconds, and the longest time between two answers."""
     began = last = time.monotonic()
     longest = 0.0
     while last < began + seconds:
@@ -217,7 +218,7 @@ def test_pages_are_sorted_and_go_on_where_the_last_one_ended(http: httpx.Client,
     mixed = random.Random(1).sample(keys, len(keys))
     with Clone(gateway.servers, subtree="/page/") as clone:
         clone.set_many(dict.fromkeys(mixed, b"x")).wait(10)
-    # After this write the page waits for the updates before.
+    # A page has all updates up to the gateway's own last write, so it waits for the sets before this write.
     http.put("/v1/keys/page/000", content=b"mine")
     seen: list[str] = []
     after = ""
@@ -320,7 +321,7 @@ def test_no_write_is_lost_or_doubled_if_one_of_two_gateways_dies(gateway: Runnin
             while True:
                 try:
                     answer = chance.choice(alive).client.post("/v1/batch", content=body, headers=headers)
-                # The gateway was killed, and another one gets the same request next.
+                # The gateway was ended. Send the same request to a random gateway again.
                 except (httpx.HTTPError, RuntimeError):
                     continue
                 if answer.status_code == 200:

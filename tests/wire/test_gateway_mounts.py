@@ -118,7 +118,7 @@ def test_keys_of_another_mount_in_a_pair_are_not_shown(gateway: RunningGateway, 
         with Clone(table.servers["/"], "/.gateway/") as markers:
             markers.wait_until_synced(WAIT_S)
             assert own["keys"] == len(found) + len(markers)
-        # A reader hears nothing of it either.
+        # A reader of events hears nothing of the hidden key either.
         with gateway.client.stream("GET", "/v1/watch", params={"prefix": "/"}) as stream:
             lines = stream.iter_lines()
             while "event: current" not in next(lines):
@@ -190,7 +190,7 @@ def test_a_reader_of_several_mounts_resumes_in_each_mount(
             assert [word.partition("=")[0] for word in number.split()] == list(PREFIXES)
             assert (await written(client, begun, 3))[-1] != number
             await begun.aclose()
-            # What happens meanwhile comes out of the logs of all pairs, and what was seen does not come again.
+            # A stream that resumes gets the missed updates from the logs of all pairs, and no update twice.
             for key in ("/rates/EUR/USD", "/z"):
                 await client.put(f"/v1/keys{key}", content=b"missed")
             later = events(client, "/", number)
@@ -202,7 +202,7 @@ def test_a_reader_of_several_mounts_resumes_in_each_mount(
                  ("/rates/EUR/USD", "missed"), ("/z", "missed")]
             )  # fmt: skip
             assert {data["mount"] for _, _, data in seen} == set(PREFIXES)
-            # A channel that has dropped events gives the reader the latest value of each key.
+            # With so few kept events the reader gets only the latest value of each key.
             monkeypatch.setattr(fanout, "KEPT", 1)
             await written(client, later, 2)
             async for _, _, data in events(client, "/", seen[-1][0]):
@@ -237,7 +237,7 @@ def test_a_stream_of_several_mounts_refuses_a_number_of_one_mount(gateway: Runni
         async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False, verify=False) as client:
             return (await anext(events(client, "/stock/", last)))[1]
 
-    # A browser whose gateway got other mounts meanwhile can't name them: it gets all of it again.
+    # A browser may resume with a number from before the gateway's mounts changed. Then it gets a new snapshot.
     assert asyncio.run(first("1.2")) == "snapshot" == asyncio.run(first("/old/=1.2"))
 
 

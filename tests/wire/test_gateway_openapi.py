@@ -1,4 +1,4 @@
-"""covers: openapi.py. What each path answers is what /openapi.json says it does, members and types, nothing unnamed."""
+"""covers: openapi.py: the answers of each path have exactly the members and types that /openapi.json names."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 
 LINES = {"Content-Type": "application/x-ndjson"}
-# The receipt has all slots, since the member is alone.
+# The receipt of member m, which has all slots because it is the only member.
 OF_M = {"receipt": str(Receipt("m", [[b"\xff" * 32, 0, 1]]))}
 ASKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("PUT", "/v1/keys/{key}", "/v1/keys/o/a", {"content": b"1"}),
@@ -84,7 +84,7 @@ def fits(text: str, schema: dict[str, Any]) -> bool:
 
 
 def wrong(value: Any, schema: dict[str, Any], whole: dict[str, Any], at: str = "") -> Iterator[str]:
-    """Yield the places where a value differs from the schema. Members that it does not name are wrong too."""
+    """Yield the places where a value differs from the schema. Members that the schema does not name are wrong too."""
     if "$ref" in schema:
         schema = whole["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]

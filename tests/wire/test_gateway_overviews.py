@@ -8,7 +8,7 @@ from tests.wire.gateways import RunningGateway
 
 
 def named(gateway: RunningGateway) -> dict[str, str]:
-    """Return id -> name of the connected clients, whose ids are in records."""
+    """Return id -> name of the connected clients. The ids are those that records name."""
     return {each["client"]: each["name"] for each in gateway.client.get("/v1/clients").json()["clients"]}
 
 

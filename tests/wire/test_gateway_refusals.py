@@ -1,6 +1,6 @@
-"""covers: each path of the gateway, asked in forty wrong ways: refused as problem+json, and nothing is left of it.
+"""covers: each path of the gateway refuses forty malformed requests with problem+json, and they leave nothing behind.
 
-What is wrong with a request of one path alone is in test_gateway_bad_input.py, and beside the tests of that path.
+Requests that are wrong for one path only are in test_gateway_bad_input.py, and beside the tests of that path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PATHS = [
 ] + [("get", "/v1/clone"), ("get", "/console/console.js")]  # fmt: skip
 OK = b"Host: 127.0.0.1\r\nConnection: close\r\n"
 
-# name -> the request, of {m} its method and {p} its path; and what it is refused with, by status
+# name -> (request, allowed statuses). In a request {m} stands for the method, {p} for the path and {ok} for headers.
 WRONG: dict[str, tuple[bytes, set[int]]] = {
     "a method that is not HTTP's": (b"FOO {p} HTTP/1.1\r\n{ok}\r\n", {400}),
     "a method in small letters": (b"get {p} HTTP/1.1\r\n{ok}\r\n", {400}),
@@ -112,7 +112,7 @@ def test_each_path_refuses_every_malformed_request(gateway: RunningGateway, meth
         sent = form.replace(b"{m}", method.upper().encode()).replace(b"{p}", path.encode()).replace(b"{ok}", OK)
         came = told(gateway, sent)
         head, _, body = came.partition(b"\r\n\r\n")
-        # The connection was closed before the gateway could answer.
+        # The client closed its side in the middle of the body, so the gateway may give no answer.
         if not came:
             assert name in ("half a body", "half a chunk"), name
             continue

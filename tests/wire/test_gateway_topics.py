@@ -131,7 +131,7 @@ def test_a_gateway_of_a_subtree_has_no_topics_outside_the_subtree(asked: tuple[h
 def events(
     gateway: RunningGateway, last: str | None, wanted: int, then: Callable[[], object] = lambda: None
 ) -> list[tuple[int, str]]:
-    """Return so many offsets and values of events. `then` is called at the first one."""
+    """Return the offsets and values of this many events. Call `then` at the first event."""
     headers = {"Accept": "text/event-stream", **({} if last is None else {"Last-Event-ID": last})}
     found: list[tuple[int, str]] = []
     with gateway.client.stream("GET", MESSAGES, headers=headers) as answer:
@@ -175,7 +175,7 @@ def test_a_message_stream_may_begin_at_the_latest_and_tells_its_end(
         seen = list[str]()
         with gateway.client.stream("GET", f"{MESSAGES}?after=latest", headers=wanted) as answer:
             for line in answer.iter_lines():
-                # A comment without events before it shows that the stream listens.
+                # The first comment shows that the stream waits for messages.
                 if line.startswith(":") and not seen:
                     topic.publish(b"new").wait(30)
                     seen.append(line)

@@ -38,7 +38,7 @@ async def events(
 
 
 async def read(where: dict[str, str], prefix: str, wanted: int, began: asyncio.Event) -> list[str]:
-    """Return so many values of changes that one reader sees, over all faults."""
+    """Return this many values of changes that one reader sees. The reader reconnects after each fault."""
     seen: list[str] = []
     last: str | None = None
     while len(seen) < wanted:
@@ -105,7 +105,7 @@ def test_a_watch_begins_with_a_snapshot_and_each_record_is_one_event(pair: Pair)
 
     with Clone(pair.servers) as clone, RunningGateway(pair.servers) as gateway:
         clone.set_many({"/s/a": b"1", "/s/b": b"1", "/t/x": b"1"}).wait(10)
-        # After this write the gateway has the updates before.
+        # Once the gateway has done this write, it has the updates before it.
         gateway.client.put("/v1/keys/t/y", content=b"")
         asyncio.run(go(gateway, clone))
 
@@ -132,7 +132,7 @@ def test_last_event_id_counts_more_than_after_in_the_url(pair: Pair) -> None:
 
 
 def stuck(gateway: RunningGateway, prefix: str) -> socket.socket:
-    """Return a reader with a small buffer that has taken the snapshot, and then takes nothing more by itself."""
+    """Return a reader with a small buffer. It has read the snapshot, and reads more only if the test does."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
     sock.settimeout(60)
@@ -152,7 +152,7 @@ def held_for_readers(gateway: RunningGateway) -> int:
 def test_a_slow_reader_skips_old_values_and_takes_bounded_memory(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanout, "KEPT", 20)
     monkeypatch.setattr(fanout, "TOGETHER", 200_000)
-    # These are 9 MB in all, more than the buffers of the sockets take.
+    # 300 such values are 9 MB, which is more than the sockets' buffers take.
     value = b"x" * 30_000
     with Clone(pair.servers, subtree="/slow/") as clone, RunningGateway(pair.servers) as gateway:
         reader, most = stuck(gateway, "/slow/"), 0

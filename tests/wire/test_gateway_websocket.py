@@ -1,4 +1,4 @@
-"""covers: the gateway's WebSocket at /v1/clone as strangers use it: heads, messages and numbers that are not taken."""
+"""covers: the gateway's WebSocket at /v1/clone: heads, messages and numbers of strangers that it refuses."""
 
 from __future__ import annotations
 

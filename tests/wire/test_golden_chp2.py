@@ -1,4 +1,4 @@
-"""Tests of the vectors of CHP/2, byte for byte: spec/vectors has the messages of the programs, and those they refuse.
+"""Tests of the vectors of CHP/2, byte for byte. spec/vectors has messages of our programs, and messages they refuse.
 covers: spec/vectors, the worked session of the page, what a parser refuses, ids, digests, Binary Star's table
 
 played.py makes the vectors with running cores. `pytest --rewrite` writes the files, and the session into its page.

@@ -1,7 +1,7 @@
-"""The vectors of CHP/1 in spec/vectors, against the codec, byte for byte.
+"""Tests of the vectors of CHP/1 in spec/vectors against the codec, byte for byte.
 
-Each message of chp1.json is one that the codec must read, and, where it is one that ours send, must build. Each of
-chp1-refused.json it must refuse.
+The codec must read each message of chp1.json, and must build those that our programs send. It must refuse each message
+of chp1-refused.json.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ BUILT: dict[str, list[bytes]] = {
     "kvset-delete": messages.kvset(KEY, b"", uuid=UUID),
 }
 
-# name -> (parser, names of what it returns)
+# message -> (parser, names of the values that the parser returns)
 READERS: dict[str, tuple[Callable[[list[bytes]], object], tuple[str, ...]]] = {
     "ICANHAZ": (messages.parse_icanhaz, ("subtree",)),
     "KVSYNC": (messages.parse_kvsync, ("key", "number", "uuid", "properties", "value")),

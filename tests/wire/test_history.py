@@ -49,7 +49,7 @@ def test_history_of_a_key_without_a_folder_and_of_an_unset_key(clone: Clone) -> 
 
 
 def test_a_version_from_a_record_of_several_clients_names_no_client(clone: Clone, server: TestServer) -> None:
-    """Both are in one record if the server takes them in one turn."""
+    """Sets of two clients are in one record if the server takes both in one turn."""
     with Clone(server.address, subtree=None) as other:
         for i in range(200):
             ours, theirs = clone.set("/s/a", str(i).encode()), other.set("/s/b", b"")

@@ -1,4 +1,4 @@
-"""Images and bounded feeds by hand: one number in many parts, whatever is written meanwhile."""
+"""Tests of images and bounded feeds by hand: all parts show one number, although sets go on meanwhile."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -63,7 +63,7 @@ def test_parts_are_disjoint_and_of_one_number() -> None:
 
 
 def test_an_image_counts_toward_the_byte_limit_only_once_read() -> None:
-    """A plan keeps a number, and what is read of it an image. The bound is that of the keys of all images."""
+    """A plan only keeps a number. The first read of it makes an image. The limit applies to the keys of all images."""
     with TestServer(Limits(images_bytes_max=10 * 57 * 50, images_maps_max=0)) as server, Hand(server.address) as hand:
         session, planned = hand.session(), []
         for i in range(60):

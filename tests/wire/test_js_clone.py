@@ -58,7 +58,7 @@ SAID: dict[str, Any] = {
 
 
 def cut(gateway: RunningGateway) -> int:
-    """End all its WebSockets as a network would; how many there were."""
+    """Abort all WebSockets of a gateway as a broken network does, and return their number."""
     lines = [each for each in list(gateway.server.server_state.connections) if isinstance(each, WebSocketConnection)]
     for line in lines:
         line.abort()

@@ -99,7 +99,7 @@ def test_the_client_follows_the_server_that_acknowledges_in_a_higher_epoch(talk:
 
 def test_a_server_of_a_lower_epoch_is_followed_a_second_after_a_vote(talk: Talk) -> None:
     talk.join()
-    # The server at the other address starts again, and all that was known of epoch 5 is gone.
+    # Server 1 starts again, and has lost all that it knew of epoch 5.
     talk.receive(4000, 1, COLLECTOR, b"\x00")
     talk.timer(4500)
     talk.receive(5000, 1, COLLECTOR, b"\x01")

@@ -1,4 +1,4 @@
-"""covers: js/chp/core.js and msgpack.js: all vectors, and the worked session, read and written by them, in Node."""
+"""covers: js/chp/core.js and msgpack.js: in Node they read and write all vectors and the worked session."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ const hear = async () => { while (!told.length) await new Promise((go) => { wake
 
 
 def plain(one: Any) -> Any:
-    """Return an object as the program shows it."""
+    """Return an object in the form in which the program in Node prints it."""
     if isinstance(one, bytes):
         return {"bin": one.hex()}
     if isinstance(one, bool) or one is None or isinstance(one, str):
@@ -101,7 +101,7 @@ def test_the_js_core_goes_through_the_worked_session(tmp_path: Path) -> None:
             VECTORS["session-2-greeting-of-the-subtree"].frames[0],
             VECTORS["session-1-greeting-of-our-own-channel"].frames[0],
         )
-        # The gateway asks for the owner of the channel (section 37).
+        # The core shows the owner of its own channel, because the gateway asks for it (section 37).
         shown = "01" + own.hex(), SESSION.hex()
         assert program.hear() == [[0, 1, "01" + channel.hex()], [0, 1, *shown]]
         names = sorted(

@@ -25,9 +25,10 @@ from tests.wire.keys import ALICE
 
 GENEROUS_MS = 30_000
 STRANGER = keys.new_pair()
-KINDS = (zmq.DEALER, zmq.SUB, zmq.XPUB, zmq.DEALER)  # at P, P+1, P+2, P+3
+# The kinds of a client's sockets at P, P+1, P+2 and P+3.
+KINDS = (zmq.DEALER, zmq.SUB, zmq.XPUB, zmq.DEALER)
 DONE = {zmq.EVENT_HANDSHAKE_SUCCEEDED: "in"}
-# If the other end uses another mechanism, libzmq reports that, or the end of the connection if it sees the end first.
+# libzmq reports "protocol" if the other end uses another mechanism, or "no detail" if it sees the connection end first.
 NOT_OURS = {"protocol", "no detail"}
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
@@ -63,7 +64,7 @@ def test_a_client_without_a_known_key_is_cut_off_on_every_port(keyed_pair: Pair,
     server = keyed_pair.primary
     assert handshake(server, offset, None) in NOT_OURS
     assert handshake(server, offset, STRANGER) == "auth"
-    # She expects the key of another server.
+    # Here alice expects the key of another server.
     assert handshake(server, offset, ALICE, keys.new_pair().public) == "no detail"
 
 

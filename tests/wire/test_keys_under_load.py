@@ -1,6 +1,6 @@
 """Tests of keys that change under load: no set is lost, and no copy stays STALE (SPEC.md, section 25).
 
-covers: rotation of a server's and of a client's key; handshakes and ZAP's questions that make no sense; reserved names;
+covers: rotation of a server's and of a client's key; invalid handshakes and ZAP questions; reserved names;
 `chp check --against` of servers that have keys.
 """
 
@@ -32,7 +32,8 @@ from chp_server.tools.against import NoContents, of_server
 from tests.talk import WAIT_S, until
 from tests.wire import keys
 
-# On an idle machine it takes two seconds. A copy that does not heal would be stale for longer.
+# A copy may be stale for at most this many seconds. On an idle machine it is stale for two seconds. A copy that does
+# not heal would be stale for longer.
 STALE_S = 10.0
 ALICE = keys.new_pair()
 
@@ -68,7 +69,7 @@ class Load:
             self._thread.join()
 
     def goes_on(self, more: int = 200) -> None:
-        """Wait until so many more sets are acknowledged."""
+        """Wait until this many more sets are acknowledged."""
         wanted = len(self.acked) + more
         until(lambda: len(self.acked) >= wanted, "sets are acknowledged")
 
@@ -99,7 +100,7 @@ def _switched(admin: Admin, active: str) -> bool:
 
 
 def test_changing_server_keys_under_load_loses_no_set(tmp_path: Path) -> None:
-    """One server after the other, the passive each time: stop it, let the other one have its new key, start it."""
+    """For each server, while it is the passive: stop it, give the other server its new key, and start it again."""
     pair, a, b = pair_with_keys(tmp_path)
     new = {a: keys.new_pair(), b: keys.new_pair()}
     addresses = {pair.primary.address: a, pair.backup.address: b}
@@ -124,7 +125,7 @@ def test_changing_server_keys_under_load_loses_no_set(tmp_path: Path) -> None:
                 load.goes_on()
                 with Admin(ClientFile.read(path), WAIT_S) as admin:
                     active = pair.primary if passive is pair.backup else pair.backup
-                    # A server refuses a hand-over that comes some seconds after the last one.
+                    # A server refuses a hand-over soon after the last one, so try until it accepts.
                     until(partial(_switched, admin, active.address), "the active hands over")
                 load.goes_on()
         load.nothing_is_lost()
@@ -215,7 +216,7 @@ def test_garbage_handshakes_are_counted_and_disturb_no_client(tmp_path: Path) ->
                     try:
                         connection.sendall(garbage(rng))
                     except OSError:
-                        # The connection was cut off while it sent.
+                        # The server cut the connection off during the send.
                         pass
             assert clone.set("/a", b"1").wait(WAIT_S)
         assert server.server is not None

@@ -66,7 +66,7 @@ def test_the_manifests_refer_to_each_other_consistently() -> None:
 
 
 def run(script: str, path: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run a script of the pod, with these programs and variables."""
+    """Run a script of the pod. `path` is its PATH, and `environ` has its other variables."""
     assert SHELL is not None
     return subprocess.run(
         [SHELL, "-euc", script], env={"PATH": path, **environ}, capture_output=True, text=True, timeout=60, check=False
@@ -74,7 +74,7 @@ def run(script: str, path: str, **environ: str) -> subprocess.CompletedProcess[s
 
 
 def program(folder: Path, name: str, what: str) -> None:
-    """Write a program of this environment as the image has it."""
+    """Write a script that runs `what` under the name that the program has in the image."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f'#!/bin/sh\nexec {what} "$@"\n')
     (folder / name).chmod(0o755)

@@ -88,7 +88,7 @@ def test_a_listener_that_falls_behind_is_told_all_keys_again(clone: Clone, caplo
         assert go.wait(WAIT_S)
         told.put(change.key)
 
-    # The sets come one by one, because the queue is bounded, and so are the changes that a callback has taken.
+    # Wait for each set, so that the changes come one by one and overflow the listener's bounded queue.
     for i in range(30):
         clone.set(f"/a/{i}", b"").wait(WAIT_S)
     go.set()
@@ -120,7 +120,7 @@ def test_a_listener_ends_if_its_start_is_not_in_the_log(clone: Clone, caplog: py
     logger, handler = logging.getLogger("chp_client"), Seen()
     logger.addHandler(handler)
     try:
-        # No server had this epoch.
+        # Number 1 has epoch 0, which no server ever had.
         clone.on("", start=1)(calls.append)
         assert ended.wait(WAIT_S)
     finally:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Told:
-    """Keeps what it is told."""
+    """A metrics object that keeps the arguments of all calls."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, Any]] = []
@@ -100,7 +100,7 @@ def test_batches_left_at_close_are_reported_as_refused() -> None:
 
 def test_clones_of_one_process_share_prometheus_metrics(server: TestServer) -> None:
     client = pytest.importorskip("prometheus_client")
-    # All Clones of a process share the registered metrics.
+    # The second Clone uses the metrics that the first one registered.
     for _ in range(2):
         with Clone(server.address, metrics=telemetry.Prometheus()) as clone:
             clone.wait_until_synced(WAIT_S)
@@ -125,7 +125,7 @@ def test_the_installed_opentelemetry_gets_acknowledgements(server: TestServer) -
 
 
 def test_a_fake_opentelemetry_gets_sync_state_and_acks(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own words, where it is not installed: what is made of a meter, and what is told to it."""
+    """A fake OpenTelemetry, which needs no installation, notes the instruments that are made and what they record."""
     rows: list[tuple[str, Any, Any]] = []
 
     class Instrument:

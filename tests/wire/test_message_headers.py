@@ -82,7 +82,7 @@ def test_a_repeated_idempotency_key_with_other_headers_is_refused(pair: Pair) ->
 
 
 class Trace:
-    """Stands in for OpenTelemetry: the current span's name travels as the header "traceparent"."""
+    """A stand-in for OpenTelemetry, which sends the current span's name as the header "traceparent"."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.current, self.spans = "", list[tuple[str, Any]]()

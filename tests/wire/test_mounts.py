@@ -143,7 +143,7 @@ def test_a_change_wakes_a_watch_and_a_revision_start_needs_one_mount(clone: Clon
         thread = threading.Thread(target=lambda: seen.append(waiting.get()), daemon=True)
         thread.start()
         clone["/stock/8"] = b"x"
-        # A thread that is not woken waits without end.
+        # The thread ends only if the change wakes it.
         join_all(thread)
         assert seen[0][:2] == ("/stock/8", b"x")
     at = clone.mounts["/stock/"].revision
@@ -390,7 +390,7 @@ def test_a_command_names_the_mount_that_does_not_answer(table: Mounts) -> None:
         assert refused.exit_code == 2 and words in refused.output, refused.output
 
 
-# What a view takes from its kind: each of these is made of the map, of what the view reads, or of other verbs.
+# The methods that a view inherits from its Clone. Each uses only the map, what the view reads, or other methods.
 INHERITED = {
     "close", "codec", "entry", "get", "items", "keys", "off", "on", "position", "snapshot", "values", "verify", "watch",
 }  # fmt: skip

@@ -33,7 +33,7 @@ roles = ["writers"]
 
 
 def commands() -> dict[str, list[str]]:
-    """Return the commands of each step of the page, by its name."""
+    """Return step -> commands of the page."""
     section = PAGE.partition("## Move a subtree to another pair\n")[2].partition("\n## ")[0]
     steps = re.findall(r"^\d\. \*\*(.*?)\*\*(.*?)(?=^\d\. |^- )", section, re.M | re.S)
     return {name: re.findall(r"^ +\$ (chp .*)$", text, re.M) for name, text in steps}
@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def do(folder: Path, command: str) -> str:
-    """Run a command of the page, or two with a pipe between them, and return what the last one says."""
+    """Run a command of the page, or two joined by a pipe, and return the output of the last one."""
     given: bytes | None = None
     for part in command.split(" | "):
         words = [str(folder / word) if word.endswith(".toml") else word for word in part.split()[1:]]

@@ -83,7 +83,7 @@ def test_each_metric_of_dashboard_and_alerts_is_scraped(tmp_path: Path) -> None:
         clone.topic("orders").subscribe("billing", "begin")
         found = scraped(f"127.0.0.1:{gateway.port}")
         for _ in range(100):
-            # Only a replica tells of itself, and only the active of the replicas that follow it, and of copies.
+            # Only a replica has the metrics of a replica. Only the active has those of its replicas and of copies.
             seldom = ("chp_replica_", "chp_copies_")
             of_replicas = {name for name in scraped(one) | scraped(three) if name.startswith(seldom)}
             missing = named - found - (scraped(one) & scraped(two)) - of_replicas

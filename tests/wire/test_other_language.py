@@ -16,7 +16,8 @@ from chp_server.testing import Pair
 from examples import other_language
 from examples.other_language import Client
 
-MANY = {f"/a/{i}": b"%d" % i for i in range(20_000)}  # several chunks
+# The keys fill several chunks of a snapshot.
+MANY = {f"/a/{i}": b"%d" % i for i in range(20_000)}
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_the_foreign_client_resumes_after_a_gap(pair: Pair, foreign: Client) -> 
         for server in foreign.servers:
             server.sub.unsubscribe(foreign.topic)
         missed = -1
-        # The servers hear of the subscription after a while.
+        # The servers hear only after a while that the client has unsubscribed.
         while foreign.values["/a/x"] == b"%d" % missed or missed < 0:
             missed += 1
             clone.set("/a/x", b"%d" % missed).wait(30)

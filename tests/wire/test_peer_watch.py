@@ -61,7 +61,7 @@ def test_the_peer_watch_reports_connect_disconnect_and_reconnect(
 def test_the_peer_watch_reports_no_connection_without_a_handshake(
     context: zmq.Context[zmq.Socket[bytes]],
 ) -> None:
-    """A stopped process looks like that."""
+    """A stopped process accepts connections, and makes no handshake."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         ours = dealer(context)
         watch = PeerWatch(ours)
@@ -96,7 +96,7 @@ def test_a_peer_with_another_key_has_no_connection(context: zmq.Context[zmq.Sock
 
 @pytest.fixture
 def named(context: zmq.Context[zmq.Socket[bytes]]) -> Iterator[tuple[ServerSockets, str]]:
-    """The sockets of a server whose peer has a host name, and where the peer would listen for it."""
+    """Open the sockets of a server whose peer has a host name. Yield them, and the peer's endpoint."""
     ours, theirs = free_port(), free_port()
     config = Config(role="primary", bind=f"tcp://127.0.0.1:{ours}", peer=f"tcp://localhost:{theirs}")
     sockets = ServerSockets(context, config, DEFAULT, lambda: 0)
@@ -106,7 +106,7 @@ def named(context: zmq.Context[zmq.Socket[bytes]]) -> Iterator[tuple[ServerSocke
 
 
 def kinds(sockets: ServerSockets, looks: int) -> list[bool]:
-    """Return whether the socket uses IPv6 after each of some looks for a peer that does not hear us."""
+    """Look this many times for a peer that does not hear us. Return for each time whether the socket uses IPv6."""
     found = []
     sockets.look_for_peer(0.0, unheard=True, met=False)
     for n in range(1, looks + 1):
@@ -133,7 +133,7 @@ def test_the_first_connection_has_time_to_reach_the_peer(named: tuple[ServerSock
 def test_ipv4_or_ipv6_without_a_connection_is_changed_though_the_peer_hears_us(
     named: tuple[ServerSockets, str], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
-    """The peer had heard the connection before, and both servers waited for each other for ever."""
+    """The peer may have heard only the connection before this one. Both servers once waited for each other for ever."""
     sockets, where = named
     sockets.look_for_peer(0.0, unheard=False, met=True)
     assert sockets.look_for_peer(LOOK_AGAIN_S, unheard=False, met=True)

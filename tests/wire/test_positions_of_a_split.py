@@ -1,4 +1,4 @@
-"""Tests of a kept position of a history that a split has ended: no reader goes on from it silently.
+"""Tests of a position that a reader kept, in a history that a split has ended: no reader goes on from it silently.
 
 covers: the opener beside the number in feeds, recordings and Spark's offsets (SPEC.md, sections 11 and 17).
 
@@ -32,7 +32,7 @@ RETAINED: dict[str, Any] = {"retain_memory_bytes": 64 << 20, "heartbeat_s": 0.1}
 
 
 class Split:
-    """A split. One side is read first, and then the other, longer one answers at the same address."""
+    """A split. At first one side answers, and later the other side, which has more numbers, at the same address."""
 
     def __init__(self, place: Path) -> None:
         self.one, self.other = place / "one", place / "other"
@@ -53,7 +53,7 @@ class Split:
         return self.server.address
 
     def give_way(self) -> None:
-        """Let the other side serve, which has more numbers of the same epoch."""
+        """Let the other side serve. It gets more numbers of the same epoch."""
         self.server.kill()
         self.server = TestServer(bind=self.address, store=f"sqlite:{self.other}", **RETAINED).start()
         self._put(50, "other")

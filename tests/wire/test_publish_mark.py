@@ -1,4 +1,4 @@
-"""The publisher's high-water mark: it stands from the start and never changes; slow CHP/1 subscribers have room."""
+"""Tests of the publisher's high-water mark: it never changes after the start, and slow CHP/1 subscribers have room."""
 
 import zmq
 

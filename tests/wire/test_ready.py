@@ -1,4 +1,4 @@
-"""covers: metrics.py. Which server may be counted on, and no alarms of a pair from one alone."""
+"""covers: metrics.py: which servers are ready, and that a lone server causes no alarms about a pair."""
 
 from __future__ import annotations
 

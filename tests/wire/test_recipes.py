@@ -38,7 +38,7 @@ PATH = "/locks/nightly"
 
 
 class Worker(threading.Thread):
-    """Takes a lock once, says so, and gives it back when it is told to."""
+    """A thread that takes a lock once, sets `has`, and releases the lock once `give` is set."""
 
     def __init__(self, lock: Any) -> None:
         super().__init__(daemon=True)
@@ -103,7 +103,7 @@ class TestLock:
             assert not Lock(clones[0], PATH, "passes-by").acquire(0.01)
         held.release()
         assert waiting.has.wait(WAIT_S)
-        # The contender in front of it has the lock now, and said so.
+        # `third` may have looked again because `second`, the contender in front of it, has the lock now.
         assert len(looked) <= 4
         waiting.end()
         assert last.has.wait(WAIT_S)
@@ -136,7 +136,7 @@ class TestLock:
         assert not places[2].acquire(0.2)
         third = Worker(places[2])
         until(lambda: len(places[0].contenders()) == 3)
-        # The oldest goes, and the waiting one looks at all of them.
+        # The oldest holder leaves. The waiting contender looks at all contenders, and gets the place.
         places[0].release()
         assert third.has.wait(WAIT_S)
         third.end()
@@ -177,7 +177,7 @@ def test_an_election_has_one_leader_at_a_time(clones: list[Clone]) -> None:
         thread.start()
     join_all(*threads)
     assert (most, len(led)) == (1, 3)
-    # The last release may have gone to another clone: this one learns of it a moment later.
+    # Another Clone may have made the last release. Then this Clone sees the release a moment later.
     until(lambda: Election(clones[0], "/leader").leader is None)
 
 
@@ -278,7 +278,7 @@ def test_a_waiter_that_loses_its_place_raises_lost(clones: list[Clone]) -> None:
 
 
 class TestWhatIsInTheWay:
-    """Tests of timeouts with a full window, of ends that do not wait, and of keys that are no contenders."""
+    """Tests of timeouts with a full window, of cancelled and closed waiters, and of keys that are no contenders."""
 
     def test_a_timeout_holds_while_there_is_no_room_for_sets(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(lock_module, "GIVE_BACK_S", 0.1)
@@ -324,7 +324,7 @@ class TestWhatIsInTheWay:
     def test_a_waiter_raises_closed_when_its_clone_is_closed(self, clones: list[Clone]) -> None:
         with Lock(clones[0], PATH):
             worker = Worker(Lock(clones[1], PATH))
-            # The watch is for the contender in front of it.
+            # The worker's lock watches the contender in front of it once it waits.
             while not internals(clones[1]).mailbox.watches:
                 time.sleep(0.01)
             clones[1].close(0.0)

@@ -97,7 +97,7 @@ def clients(keyed_server: TestServer) -> Path:
 
 
 def remove(keyed_server: TestServer, name: str) -> None:
-    """Take a file away; return when the server has seen it."""
+    """Delete a user's key file, and wait until the server has seen that."""
     assert keyed_server.server is not None and keyed_server.server.sockets.zap_handler is not None
     zap_handler = keyed_server.server.sockets.zap_handler
     before = zap_handler.removals
@@ -135,7 +135,7 @@ def test_a_removed_key_is_refused_on_each_port_and_the_users_other_key_goes_on(
 
 
 def test_a_removed_key_ends_the_reading_of_a_topic(ending: ExitStack, keyed_server: TestServer, root: Clone) -> None:
-    """A reader of a topic says nothing once it has room."""
+    """A reader of a topic with enough credit sends nothing more. So the server has to end the reading by itself."""
     root.topic("t").publish(b"first").wait(WAIT_S)
     one = Open(ending, keyed_server, ALICE, 1)
     one.ask(topic="t", after=0, credit=64)

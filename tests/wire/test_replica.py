@@ -43,7 +43,7 @@ def test_clones_of_a_replica_cost_the_pair_no_snapshot(pair: Pair, replica: Test
 
 
 def slow_link(to: int) -> int:
-    """Return a port P whose P to P+2 lead to those of `to`. A megabyte takes a quarter of a second on its way back."""
+    """Open ports P to P+2 that lead to `to` to `to`+2, and return P. A megabyte takes 0.25 s on its way back."""
     port = free_port()
 
     def carry(source: socket.socket, target: socket.socket, pause_s: float) -> None:
@@ -70,7 +70,7 @@ def slow_link(to: int) -> int:
 
 
 def test_a_replica_that_follows_a_host_name_gets_a_slow_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tries another kind of address only while nothing comes."""
+    """The replica tries another kind of address (IPv4 or IPv6) only while nothing comes from the server."""
     monkeypatch.setattr(shell, "LOOK_AGAIN_S", 1.0)
     with TestServer(store="memory:") as lone, synced([lone.address]) as clone:
         clone.set_many({f"/{i}": bytes(100_000) for i in range(120)}).wait(WAIT_S)

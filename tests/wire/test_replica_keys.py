@@ -70,7 +70,7 @@ def test_clients_of_a_replica_have_the_rights_of_their_own_user(tmp_path: Path, 
         assert "/pub/c" not in bob
 
 
-# The thread of the replica ends with the reason.
+# The replica's thread ends with an exception, which has the reason.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_replica_without_the_right_to_vouch_does_not_serve(tmp_path: Path, pair: Pair) -> None:
     keyed = Keyed(tmp_path, pair, {"roles": {}, "users": {"root": OPERATOR, "r1": {"admin": ["status"]}}})

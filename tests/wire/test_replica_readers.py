@@ -57,7 +57,7 @@ def test_a_clone_moves_to_another_replica_without_a_snapshot(pair: Pair) -> None
         move = greeting(session_topic(clone._core.outbox.public), server.core.state.number, encode(Move(600, 1)))
 
         def moved() -> bool:
-            # A turn may end just now, and take no notice.
+            # The turn may be about to end and miss this effect, so the test tries again.
             server.core.turn.effects.publish.append(move)
             return clone.active != before
 
@@ -71,7 +71,7 @@ def test_a_clone_moves_to_another_replica_without_a_snapshot(pair: Pair) -> None
 def test_a_list_of_two_pairs_is_an_error(pair: Pair) -> None:
     why = "are 3 servers of pairs; name the two of one pair, and its replicas|they are of two pairs"
     with TestServer() as alone, Clone([*pair.servers, alone.address]) as clone, pytest.raises(BadInput, match=why):
-        # A server that greets late is seen when another one is followed already.
+        # The Clone may follow a server already when the third one greets, so the error may come later.
         until(lambda: clone.wait_until_synced(WAIT_S))
 
 

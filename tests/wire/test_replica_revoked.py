@@ -1,4 +1,4 @@
-"""Tests that a replica tells each user what the user may read and no more, and that a right that is taken away ends.
+"""Tests that a replica tells each user only what the user may read, and that a revoked right ends there too.
 
 covers: the authorizer on all ports of a replica, what a replica passes for its users, the removal of their keys
 """
@@ -95,13 +95,13 @@ class Site:
         return keys.client_file(base / f"{name}.toml", KEYS[name], {self.replica.address: KEYS["r1"].public})
 
     def tell(self, text: bytes) -> None:
-        """Let root set a key and publish a message, and return when the replica has them."""
+        """Let root set a key and publish a message, and wait until the replica has them."""
         self.root.set("/pub/told", text).wait(WAIT_S)
         self.root.topic(TOPIC_NAME).publish(text).wait(WAIT_S)
         self.follows()
 
     def follows(self) -> None:
-        """Return when the replica has what the pair has now."""
+        """Wait until the replica has what the pair has now."""
         assert self.pair.active is not None and self.pair.active.server is not None
         here = self.pair.active.server.core.state.number
         until(lambda: self.core.state.number >= here, "the replica has all of it")
@@ -138,7 +138,7 @@ class Open:
         ask(self.member, no=no, **self._of_member)
 
     def hears(self, text: bytes) -> None:
-        """Return when a text has come by each socket."""
+        """Wait until a text has come by each socket."""
         for name, socket in {"channel": self.channel, "reader": self.reader, "member": self.member}.items():
             until(partial(self.heard, text, socket), f"the {name} hears it")
 

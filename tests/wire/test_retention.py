@@ -75,7 +75,7 @@ def test_the_journal_deletes_old_records_on_a_short_disk_and_takes_sets(
         write(server)
         assert stats(server)["row_bytes"] > 30_000
         monkeypatch.setattr(sql_journal, "SMALL", 16 << 20)
-    # A quarter of the disk is free, or what the server wants to have is four times as much.
+    # The journal retains fewer records while less than four times `min_free_disk` is free. Here that is the case.
     free = shutil.disk_usage(tmp_path).free
     with make(min_free_disk=free // 2) as server, Clone(server.address) as clone:
         until(lambda: stats(server)["row_bytes"] < 15_000, "the past to be deleted")

@@ -1,4 +1,4 @@
-"""covers: the scrub of a real pair: found, healed, in status and metrics."""
+"""covers: the scrub of a real pair: it finds and heals a difference, and status and metrics show that."""
 
 from __future__ import annotations
 

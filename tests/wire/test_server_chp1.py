@@ -236,7 +236,7 @@ def test_properties_are_published_whole_despite_a_duplicate_set(hand: Hand) -> N
 
 
 def test_a_set_at_the_moment_its_key_expires_is_kept(hand: Hand) -> None:
-    """G-04: an expired ttl deleted the newer value. Many rounds, as the two have to meet in one turn."""
+    """G-04: an expired ttl deleted the newer value. Set and expiry must meet in one turn, so many rounds are needed."""
     feed = hand.listen(b"")
     for round_ in range(60):
         hand.set(b"/k", b"old", b"ttl=0.01\n")
@@ -253,7 +253,7 @@ def test_a_set_at_the_moment_its_key_expires_is_kept(hand: Hand) -> None:
 
 
 def test_a_chp1_subscriber_to_everything_can_drop_chp2_messages_by_number(hand: Hand) -> None:
-    """RFC 12 obliges it to drop what is not strictly greater; so reserved keys never reach its map."""
+    """RFC 12 makes a subscriber drop messages whose number is not higher. So reserved keys never reach its map."""
     feed = hand.listen(b"")
     at = number_in(hand.snapshot()[1][1])
     session = hand.session()

@@ -1,5 +1,5 @@
-"""A server as a client of CHP/2 sees it, by hand: greetings, batches, sessions, conditions, leases, resumes,
-the pair."""
+"""Tests of a server by a client of CHP/2 that makes frames by hand: greetings, batches, sessions, conditions, leases,
+resumes, the pair."""
 
 import os
 import random
@@ -107,7 +107,7 @@ def random_batch(rng: random.Random, step: int, lease: bytes) -> tuple[list[str]
 
 
 def test_random_operations_leave_every_channel_equal_to_the_server(server: TestServer, hand: Hand) -> None:
-    """Deletes, ttls, duplicates within a batch, leases, CHP/1 sets; nested subtrees; checked by every heartbeat."""
+    """Random sets use deletes, ttls, duplicates, leases and CHP/1 in nested subtrees. Each heartbeat checks copies."""
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
     subtrees = ["", "/a/", "/a/b/", "/a/b/c/", "/z/"]
@@ -379,7 +379,7 @@ def test_values_and_batches_are_taken_up_to_the_maximum_size(hand: Hand) -> None
 
 
 def test_large_batches_of_one_turn_stay_within_a_frame(server: TestServer, hand: Hand) -> None:
-    """Each message that a client may get has to pass its own limit on message size, or it would never get past it."""
+    """No message may exceed a client's limit on message size. Otherwise the client would never get past it."""
     reader = hand.socket(2, 1, RCVHWM=0, MAXMSGSIZE=DEFAULT.frame_bytes_max)  # zmq.SUB
     reader.subscribe(topic(""))
     assert parts_of(receive(reader))[0][0] == GREETING
@@ -523,7 +523,7 @@ def test_pending_sets_are_matched_to_published_ones_by_session_and_uuid(pair: Pa
 
 
 def take_over(hand: Hand) -> None:
-    """Ask until the passive serves: the vote of Binary Star."""
+    """Ask until the passive serves. Each question is a vote of Binary Star."""
     until(lambda: hand.sync("")[-1][0][0] == END, "a takeover")
 
 

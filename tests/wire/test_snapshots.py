@@ -66,7 +66,7 @@ def test_heartbeats_go_on_while_15_readers_get_100000_keys(server: TestServer, h
 
 
 def test_a_snapshot_taken_under_load_agrees_with_the_feed(hand: Hand) -> None:
-    """G-09 of docs/sources.md: updates between subscription and snapshot were lost. Clients join among sets."""
+    """G-09 of docs/sources.md: updates between subscription and snapshot were lost. Here clients join during sets."""
     fill(hand, 20_000, b"v")
     stop = threading.Event()
     with Hand(hand.address) as other:
@@ -150,7 +150,7 @@ def test_requests_beyond_the_limits_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["classic", "chp2"])
 def test_a_slow_snapshot_does_not_show_later_changes(hand: Hand, kind: str) -> None:
-    """The image is of one number; what comes after it is in the feed."""
+    """The snapshot shows one number. Later changes come only in the feed."""
     fill(hand, 30_000, b"old")
     dealer = hand.dealer(RCVHWM=10, RCVBUF=4096)
     feed = hand.subscriber(topic(""))

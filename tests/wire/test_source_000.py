@@ -1,6 +1,6 @@
 """covers: docs/sources.md, 000: Put, Get, Subscribe and Unsubscribe, while programs and servers come and go.
 
-`publish` is Put, a consumer's `get` is Get: it confirms the one before.
+`publish` is Put. A consumer's `get` is Get, and it also confirms the message before.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_messages_are_kept_until_each_subscriber_has_them_or_unsubscribes() -> N
 
 def test_a_publisher_that_repeats_its_count_publishes_each_message_once() -> None:
     with TestServer() as server:
-        # The producer does not know whether the last one was taken.
+        # A producer that begins again does not know whether its last message was published, so it sends that one again.
         for sent in (range(1, 4), range(3, 6), range(5, 7)):
             with Clone([server.address], subtree=None) as clone:
                 for n in sent:
@@ -98,7 +98,7 @@ def test_intermittent_subscribers_get_each_message_once_over_failovers(tmp_path:
             killed = pair.kill()
             news.publish_many(list(range(turn * 10, turn * 10 + 10))).wait(30)
             for name, had in taken.items():
-                # Alice is there every second time.
+                # Alice takes part in every second turn only.
                 if turn % 2 or name == "bob":
                     with (
                         Clone(pair.servers, subtree=None, codec="json") as clone,

@@ -1,4 +1,4 @@
-"""covers: docs/sources.md, 001: its two system tests by examples/queue_library.py, the active killed between."""
+"""covers: docs/sources.md, 001: its two system tests by examples/queue_library.py, with the active killed midway."""
 
 from __future__ import annotations
 

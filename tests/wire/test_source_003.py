@@ -18,7 +18,7 @@ from tests.wire.still import stand_still
 
 
 def drained(consumers: Sequence[Consumer], n: int) -> list[list[Message]]:
-    """Return the messages of each consumer, once there were so many together."""
+    """Return the messages of each consumer, once all consumers together have this many."""
     parts: list[list[Message]] = [[] for _ in consumers]
 
     def drain(consumer: Consumer, part: list[Message]) -> None:

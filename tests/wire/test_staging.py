@@ -88,7 +88,7 @@ def test_a_commit_with_a_missing_batch_is_refused_with_the_staged_counts(hand: H
 
 
 def test_batches_staged_for_a_committed_version_are_dropped(hand: Hand, session: Session) -> None:
-    """A micro-batch that runs again, in a transaction of its own."""
+    """A micro-batch that runs a second time stages its updates in another transaction, for the same version."""
     revisions = set()
     for value in (b"1", b"2"):
         tx = os.urandom(16)
@@ -100,7 +100,7 @@ def test_batches_staged_for_a_committed_version_are_dropped(hand: Hand, session:
 
 
 def test_a_batch_staged_after_the_commit_is_not_kept(hand: Hand, session: Session) -> None:
-    """The slower of two attempts would never be committed, and would stay for an hour."""
+    """A slower attempt that stages after the commit would never be committed, and would take memory for an hour."""
     tx = os.urandom(16)
     session.put({"/a": b"1"}, stage=[tx, "0.0"])
     session.put({"/a": b"2"}, stage=[tx, "0.1"])
@@ -108,7 +108,7 @@ def test_a_batch_staged_after_the_commit_is_not_kept(hand: Hand, session: Sessio
     session.put({"/a": b"3"}, stage=[tx, "0.1"])
     status = hand.status()
     assert (status["transactions"], status["staged_bytes"]) == (0, 0)
-    # The same version is answered as done, whatever is staged.
+    # A second commit of this version is acknowledged as done, although it names another attempt.
     commit(session, tx, [["0.1", 1]])
     assert hand.follow().values == {"/a": b"1"}
 
@@ -135,7 +135,7 @@ def test_keys_and_messages_become_visible_together_and_once(hand: Hand, session:
     session.put({}, stage=[tx, "0.0"], **messages("orders", b"one", b"two"))
     session.put({}, stage=[tx, "0.1"], **messages("orders", b"of a slower attempt"))
     assert hand.status()["topics"]["topics"] == 0 and hand.sync()[-1][0][3] == 0, "nothing of it is seen"
-    # The second commit only repeats the answer.
+    # The second commit changes nothing, and gets the same answer.
     for _ in range(2):
         commit(session, tx, [["0.0", 1], ["1.0", 1]])
     with Clone(hand.address) as clone:

@@ -62,7 +62,7 @@ def overheard(stranger: Hand, victim: Session) -> set[bytes]:
 
 def forge(stranger: Hand, session: bytes, no: int, key: str) -> None:
     """Send a forged KVSET in the name of a session."""
-    # The stranger does not need the victim's own channel.
+    # Skip `Session.__init__`, because the stranger does not listen on the victim's own channel.
     name = Session.__new__(Session)
     name.id, name.no, name._collector = session, 0, stranger.collector()
     name.send([key], [b"forged"], None, no)
@@ -74,7 +74,7 @@ def handled(stranger: Hand) -> None:
 
 
 def test_a_stranger_cannot_set_in_the_name_of_an_overheard_session(hand: Hand, stranger: Hand) -> None:
-    """The five sets that followed were duplicates once: acknowledged, and on no server."""
+    """Once the victim's next five sets counted as duplicates: they were acknowledged, and no server had them."""
     victim = hand.session()
     found = overheard(stranger, victim)
     assert found == {victim.public} and victim.id not in found
@@ -89,7 +89,7 @@ def test_a_stranger_cannot_set_in_the_name_of_an_overheard_session(hand: Hand, s
 
 
 def test_a_stranger_cannot_replace_an_overheard_session_by_a_later_one(hand: Hand, stranger: Hand) -> None:
-    """A later session of the same client takes the place of the one before: only the client can open it."""
+    """A later session of a client replaces the earlier one, so only the client itself may be able to open it."""
     victim = hand.session()
     for session in overheard(stranger, victim):
         forge(stranger, session[:12] + b"\xff" * 4, 1, "/forged")
@@ -127,14 +127,14 @@ def everything(stranger: Hand) -> Iterator[list[bytes]]:
 
 
 def test_a_session_with_the_highest_count_is_served(hand: Hand) -> None:
-    """Its client has to be another one after that; until then nothing is special about it."""
+    """After this session its client needs a new client id. Until then the session works like any other."""
     victim = hand.session(b"an end of it" + b"\xff" * 4)
     assert victim.put({"/last": b"1"}) > 0
     assert victim.put({"/last": b"2"}) > 0 and not victim.refusals
 
 
 def test_a_client_cannot_use_or_end_the_lease_of_another_client(hand: Hand, stranger: Hand) -> None:
-    """Its name stands beside its keys for all to read; a stranger's `unlease` of it deleted them once."""
+    """All clients can read a lease's name beside its keys. Once a stranger's `unlease` by name deleted the keys."""
     lease = b"a lease's name.."
     holder, other = hand.session(b"twelve bytes" + bytes(4)), stranger.session()
     holder.put({"/held": b"1"}, lease=[lease, 60_000], l=lease)
@@ -182,7 +182,7 @@ def test_a_lease_keeps_its_owner_over_a_failover(pair: Pair) -> None:
 
 
 class Liar:
-    """A connection to P+1 without libzmq's manners: it says what it likes, also cancels for what it never had."""
+    """A connection to P+1 without libzmq. It may cancel subscriptions that it never had, which libzmq never does."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.removeprefix("tcp://").rpartition(":")
@@ -207,7 +207,7 @@ class Liar:
             heard += came
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._socket.close()
 
 
@@ -231,7 +231,7 @@ def test_cancelling_a_missing_subscription_harms_no_reader(
 
 
 def test_readers_that_leave_end_only_their_own_subscriptions(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Descriptors are used again at once: the end of one connection is not taken for that of the next."""
+    """The system reuses descriptors at once. A server must not take the end of one connection for that of the next."""
     monkeypatch.setattr(listeners, "LINGER_S", 0.0)
     reader, others = hand.follow("/a/"), [Liar(hand.address)]
     for i in range(100):

@@ -1,4 +1,4 @@
-"""covers: `Clone.sync` on a real pair: what one Clone was acknowledged, another reads after it, and a failover too."""
+"""covers: `Clone.sync` on a real pair: after it a Clone reads the acknowledged sets of others, also over a failover."""
 
 from __future__ import annotations
 

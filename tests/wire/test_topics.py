@@ -1,4 +1,4 @@
-"""covers: topics over real sockets and a real journal: published, read by tailing, over a kill and a restart; chp."""
+"""covers: topics over real sockets and a real journal: publishing, tailing, a kill, a restart, and `chp`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_topic_questions_go_first_to_the_server_that_the_client_follows(monkeypa
         orders.publish(b"1").wait(20)
         orders.facts()
         pair.primary.kill()
-        # The client follows the backup by now.
+        # The acknowledgement of this message shows that the client follows the backup.
         orders.publish(b"2").wait(20)
         orders.facts()
         orders.groups()
@@ -144,7 +144,7 @@ def test_an_async_clone_publishes_and_reads_a_topic(server: TestServer) -> None:
 
 
 def test_the_server_does_not_drop_a_waiting_topic_reader() -> None:
-    """A waiting reader is told that there are no messages, so the server does not drop it as one that takes nothing."""
+    """The server tells a waiting reader that there are no messages, and so does not drop the reader as stuck."""
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         topic = clone.topic("t")
         topic.publish(b"first").wait(10)

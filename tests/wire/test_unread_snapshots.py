@@ -1,4 +1,4 @@
-"""covers: replies.py: readers that ask and take nothing cost a bounded amount, and others are served meanwhile."""
+"""covers: replies.py: readers that ask and read nothing cost bounded memory, and the server serves others meanwhile."""
 
 import os
 from dataclasses import replace
@@ -13,7 +13,7 @@ LIMITS = replace(DEFAULT, reader_bytes_max=8 * MIB, sync_turn_bytes=4 * MIB, syn
 
 
 def largest_unsent(server: TestServer) -> int:
-    """Return the largest amount that libzmq and the server hold for a reader, once their queues are full."""
+    """Wait until a reader's queue is full, and return the largest number of bytes that were held for a reader."""
     assert server.server is not None
     core, replies = server.server.core, server.server.replies
     until(lambda: core.requests.blocked, "it is full")
@@ -77,7 +77,7 @@ def test_one_connection_cannot_have_more_snapshots_than_its_limit() -> None:
 
 
 def test_many_unread_connections_share_bounded_memory_and_are_cut_off() -> None:
-    """Each connection gets less the more there are, and one that takes nothing is cut off sooner under pressure."""
+    """More connections get less memory each. Under pressure the server cuts readers that take nothing off sooner."""
     limits = replace(LIMITS, readers_bytes_max=24 * MIB, reader_pressed_s_max=1.0)
     with TestServer(limits, heartbeat_s=0.1) as server, Hand(server.address) as hand, Hand(server.address) as other:
         session = hand.session()

@@ -19,7 +19,7 @@ from tests.talk import until
 
 @pytest.fixture
 def upstream() -> Iterator[tuple[UpstreamSockets, int]]:
-    """The sockets of a replica whose server has a host name, and the port of that server."""
+    """Open the sockets of a replica whose server has a host name, and yield them and the port of that server."""
     port = free_port()
     with zmq.Context() as context:
         sockets = UpstreamSockets(context, [f"tcp://localhost:{port}"], DEFAULT, Poller(), [])
@@ -29,7 +29,7 @@ def upstream() -> Iterator[tuple[UpstreamSockets, int]]:
 
 
 def kind(upstream: UpstreamSockets) -> bool:
-    """Return whether all sockets use IPv6, which none does alone."""
+    """Return whether the sockets use IPv6, and check that all use the same kind."""
     kinds = {bool(socket.ipv6) for socket in upstream._lines.values()}
     assert len(kinds) == 1
     return kinds.pop()
