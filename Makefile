@@ -1,15 +1,18 @@
 # make demo    the whole thing on real data: a pair, three applications, a Spark job, a kill -9 and the count at the end
 #              make demo ARGS=topics: orders, a group that shares them, a dead letter, and kills
 #              make demo ARGS=replicas: readers of two replicas, kills of a replica and of the active
-# make test    everything, three test processes at a time, as most of a test is waiting; what failed beside the others is
-#              run once more alone, and what fails twice is red; make test-fast: what needs no sockets, in under a minute
+# make test    all tests but the long ones, in three processes, as most of a test is waiting. A test that fails runs
+#              once more alone, and is red if it fails again.
+#              make test-fast: the tests that need no sockets, in under a minute
 #              make test-browser: the gateway's console in Debian's chromium
-#              make test-long: what takes hours, in parts of at most 20 minutes (make test-long PART=sim-3; ARGS=--list names them);
-#              make test-long-report: what was proved for this commit, and for each package as it is
-# make bench   side by side with its peers; results in benchmarks/results
+#              make test-long: the tests that take hours, in parts of at most 20 minutes (make test-long PART=sim-3;
+#              ARGS=--list names the parts)
+#              make test-long-report: what the long tests have proved for this commit, and for each package as it is
+# make bench   benchmarks side by side with other programs; results in benchmarks/results
 # make check   lint, types, the fast tests and 50 seeds, in about three minutes: before each commit
-# make docs    the pages, the reference and the changelog as a site that can be searched, in artifacts/site; it installs no PySpark
-# make pins    ops/requirements.txt anew: the newest versions that pyproject.toml allows, with hashes, by the Python of the image
+# make docs    the pages, the reference and the changelog as a site with a search, in artifacts/site; needs no PySpark
+# make pins    writes ops/requirements.txt anew, by the Python of the image: the newest versions that
+#              pyproject.toml allows, with hashes
 # make lint    ruff and mypy --strict        make sim SEEDS=n    the simulator        make soak    a hundred rounds of kill -9
 #
 # Needs Linux with glibc, Python 3.11 or newer, and make. Everything else is installed into .venv by the first target you run.

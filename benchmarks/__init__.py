@@ -1,4 +1,4 @@
-"""Side by side with peers: how fast, how soon, how large, and what it costs.
+"""Benchmarks side by side with other programs: rates, delays, memory and processor time.
 
     python -m benchmarks                    everything, about ten minutes     (make bench)
     python -m benchmarks chp1 sets          these only                        --list shows all names
@@ -8,11 +8,11 @@
 Rules that keep the figures honest:
 - Servers, writers and watchers are separate processes. A watcher holds what arrives, counts it, and at the end of a
   round its copy is compared with what was written. Nothing is left out of the measured work.
-- Who is compared runs in the same run, in turn (A B C A B C ...), several short rounds each; the figure is the median,
-  and the spread is kept beside it. The machine's speed drifts, so the ratio says more than the rate.
-- Processor time is read from the kernel for each process, so a rate that was bought with a second core shows.
-- A run begins only at a load of at most 1. `--busy` measures at a higher one, and marks the results.
-- What was lost, healed or resent is in the data, not in a footnote.
+- The contenders are measured in the same run, in turn (A B C, C B A, ...), in several short rounds. The figure is the
+  median, and the spread is kept beside it. The machine's speed drifts, so the ratio says more than the rate.
+- Processor time is read from the kernel for each process, so it shows if a rate takes a second core.
+- A run begins only at a load of at most 1. `--busy` measures at a higher load too, and marks the results.
+- The results tell what was lost, healed or resent.
 
 Results: `results/NAME.json` (the raw rounds too) and `results/NAME.png`, each with command, versions, machine and date.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [names] [--quick] [--against COMMIT]`; see the package for what there is."""
+"""`python -m benchmarks [names] [--quick] [--against COMMIT]`; the docstring of the package explains it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from . import against, machine, plots, report
 
-# Beside more work than this, a figure tells more of the machine than of the program.
+# At a higher load of the machine, a figure tells more of the machine than of the program.
 LOAD_MAX = 1.0
 RESULTS = Path(__file__).resolve().parent / "results"
 NAMES = (
@@ -45,7 +45,7 @@ NAMES = (
 
 
 def main() -> int:
-    """Run what was asked for; 0 if all of it could be measured."""
+    """Run the benchmarks that were asked for; return 0 if all of them could be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Side by side with peers.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(NAMES)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="short rounds, for a first look; not for quoting")
@@ -56,11 +56,11 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory for results (default: %(default)s)")
     arguments = parser.parse_args()
-    # SystemExit runs every `close`, so that no process is left.
+    # SIGTERM raises SystemExit, so that every `close` runs and no process is left.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if not arguments.list and not arguments.busy and (why := too_busy(machine.load())):
         parser.error(why)
-    # The benchmarks make a load themselves, so only that of the beginning counts.
+    # The benchmarks make a load themselves, so only the load before them counts.
     arguments.busy = bool(too_busy(machine.load()))
     if arguments.against:
         return _against(parser, arguments)

@@ -1,13 +1,13 @@
-"""Old against new: the same work on two commits, in one run and in turn: what a change costs is seen, not guessed.
+"""Old against new: the same work on two commits, in one run and in turn, to see what a change costs.
 
     python -m benchmarks --against COMMIT            make bench ARGS='--against COMMIT'
     python -m benchmarks --against COMMIT sets pair  these groups only: sets, pair, latency, sync
 
 The other commit is taken out of git into a directory that is removed at the end. Servers and clients of both trees run
-at the same time, each idle while the other is measured; the programs that drive them are this tree's for both, so only
-what is installed differs. Each figure is the median of at least 15 rounds, and the ratio that of the rounds' ratios:
-one round of the old one right beside one of the new, each first in turn. Processor time a set is the figure to trust: a
-busy machine moves it least.
+at the same time, and one tree is idle while the other is measured. This tree's benchmark programs drive both, so only
+the product differs. Each figure is the median of 15 rounds (3 with --quick). The ratio is the median of the ratios of
+the rounds: a round of the old tree right beside a round of the new one, and each is first in turn. Trust the processor
+time for each set most, because a busy machine changes it least.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Durable:
         self.writer.hear()
 
     def round(self, sets: int) -> Round:
-        """One measurement."""
+        """Return one measurement."""
         meter = Meter(writer=self.writer, server=self.pair.servers[0], backup=self.pair.servers[1])
         answer = self.writer.ask(sets=sets)
         return {"rate": answer["rate"], **meter.read(sets)}
@@ -64,7 +64,7 @@ def _pair(**settings: Any) -> Callable[[], Any]:
     return lambda: AwaitedOfPair(**settings)
 
 
-# group, name, how to start it, how to do one round of it; `share` is 5 for a first look
+# Each case: group, name, how to start it, how to do one round. `share` divides the work; with --quick it is 5.
 CASES: list[tuple[str, str, Callable[[], Any], Callable[[Any, int], Round]]] = [
     ("sets", "one key a call, 1 watcher", _sets("keys", 1, 200_000), lambda lane, _: lane.round()),
     ("sets", "set_many of 1,000, 1 watcher", _sets("many", 1, 400_000), lambda lane, _: lane.round()),
@@ -81,7 +81,7 @@ GROUPS = tuple(dict.fromkeys(group for group, *_ in CASES))
 
 
 def run(commit: str, groups: list[str], quick: bool = False) -> dict[str, Any]:
-    """Measure this tree beside `commit`; ValueError if git does not know it."""
+    """Measure this tree beside `commit`; raise ValueError if git does not know the commit."""
     cases = {}
     with tempfile.TemporaryDirectory(prefix="chp-bench-old-") as scratch:
         sha = _take_out(commit, Path(scratch))

@@ -1,7 +1,7 @@
 """The plain CHP/1 path, frames by hand, beside a bare pyzmq relay: writer -> server -> one subscriber.
 
-The writer sends KVSETs of RFC 12, the subscriber keeps a dict and tells the writer how far it is, so that at most
-`WINDOW` messages are on their way and nothing is lost anywhere. In the server's place stand, in turn:
+The writer sends KVSETs of RFC 12. The subscriber keeps a dict, and tells the writer how many messages have arrived. So
+at most `WINDOW` messages are on their way, and nothing is lost. These programs take the server's place in turn:
 
     chp      chp-server, which parses, numbers, keeps a map and a log, and publishes
     helpers  a relay with recv_multipart and send_multipart, which does nothing else
@@ -30,7 +30,7 @@ ZEROS = b"\0" * 8
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """The benchmark."""
+    """Run the benchmark."""
     messages, rounds = (30_000, 2) if quick else (120_000, 5)
     cases = {}
     for size in (10, 100):
@@ -50,7 +50,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 class Lane:
-    """Writer, middle and subscriber, kept running over the rounds."""
+    """A writer, a server or relay in the middle, and a subscriber, which run over all rounds."""
 
     def __init__(self, middle: str) -> None:
         self.middle: Process
@@ -69,7 +69,7 @@ class Lane:
         self.writer.ask(probe=True)
 
     def round(self, messages: int, size: int) -> Round:
-        """One measurement."""
+        """Return one measurement."""
         meter = Meter(writer=self.writer, server=self.middle, reader=self.reader)
         self.reader.say(messages=messages, size=size)
         self.writer.say(messages=messages, size=size)
@@ -86,12 +86,12 @@ class Lane:
 
 
 def key_of(i: int) -> bytes:
-    """The i-th key."""
+    """Return the i-th key."""
     return b"/bench/%06d" % (i % KEYS)
 
 
 def value_of(i: int, size: int) -> bytes:
-    """The i-th value: its number, padded."""
+    """Return the i-th value: its number, padded to `size` bytes."""
     return (b"%d" % i).ljust(size, b".")
 
 
@@ -102,7 +102,7 @@ def writer(pipe: Pipe, port: int, told: int) -> None:
     out.sndhwm = 0
     back.bind(f"tcp://127.0.0.1:{told}")
     out.connect(f"tcp://127.0.0.1:{port + 2}")
-    # The collector has subscribed, so the link is up.
+    # Wait for the subscription of the collector: then the link is up.
     out.recv()
     pipe.say(up=True)
     pipe.hear()
@@ -117,7 +117,7 @@ def writer(pipe: Pipe, port: int, told: int) -> None:
 
 
 def _write(out: Any, back: Any, messages: int, size: int, pipe: Pipe) -> None:
-    # without pyzmq's wrapper, as the servers send; its stubs do not tell of the class
+    # Send without pyzmq's wrapper, as the servers do. The type stubs of pyzmq lack this class.
     send = zmq.backend.Socket.send.__get__(out)
     keys = [key_of(i) for i in range(KEYS)]
     values = [value_of(i, size) for i in range(messages)]
@@ -150,7 +150,8 @@ def reader(pipe: Pipe, port: int, told: int) -> None:
     sub.recv_multipart()
     tell.send(b"probe")
     while sub.poll(300):
-        sub.recv_multipart()  # the rest of the probes
+        # Drop the rest of the probes.
+        sub.recv_multipart()
     tell.send(b"quiet")
     held: dict[bytes, bytes] = {}
     while True:
@@ -200,7 +201,7 @@ def relay_helpers(pipe: Pipe, port: int) -> None:
 
 
 def relay_frames(pipe: Pipe, port: int) -> None:
-    """Relay sets as a program does whose author found the simple relay too slow: frame by frame, without waiting."""
+    """Relay sets as a faster program does: frame by frame, without waiting between messages."""
     collector, updates = _relay_sockets(port)
     recv, send, more = collector.recv, updates.send, collector.getsockopt
     pipe.say(up=True)

@@ -1,11 +1,13 @@
-"""Whether one who writes much leaves the others their share: awaited sets and updates of others, beside a flood.
+"""Whether a client that writes much leaves other clients their share: their awaited sets and updates, beside a flood.
 
-A lone server, in memory. One client sets 200,000 keys a second, in batches of 10,000 of 100 bytes, over a thousand
-batches' worth of keys; meanwhile another sets one key and waits, again and again, and a third, which holds everything,
-notes how old an update is that a fourth makes every 5 ms when it sees it. The same is measured without the flood.
+A lone server, in memory. The flood: one client sets 200,000 keys a second, in batches of 10,000 keys with values of 100
+bytes. It has 200,000 different keys. Meanwhile a second client sets one key and waits, again and again. A third client
+makes an update every 5 ms. A fourth client holds everything, and notes how old each of these updates is when it
+arrives. The same is measured without the flood.
 
-A durable pair. One client fills flat out, in batches of 1,000 of 100 bytes; meanwhile another sets one key and waits,
-again and again. The ratios are to the waits without the flood, and to the flood's rate without the other client.
+A durable pair. One client writes as fast as it can, in batches of 1,000 keys with values of 100 bytes. Meanwhile
+another client sets one key and waits, again and again. The ratios compare these waits with the waits without the
+flood, and the flood's rate with its rate without the other client.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ SECONDS = (10.0, 2.0)  # whole, quick
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Both, with and without the flood, in turn."""
+    """Measure both parts, with and without the flood in turn."""
     rounds = 2 if quick else 5
     with closing_all() as keep:
         server = keep(ChpServer())
@@ -118,7 +120,7 @@ def _figures(took: list[float]) -> Round:
 
 
 def flooding(pipe: Pipe, port: int) -> None:
-    """Set at the rate while told to; answers with the rate that it came to."""
+    """Set keys at `RATE` until the parent says stop; answer with the rate that was reached."""
     from chp_client import Clone
 
     clone = Clone(f"tcp://127.0.0.1:{port}", subtree=None)
@@ -138,7 +140,7 @@ def flooding(pipe: Pipe, port: int) -> None:
 
 
 def filling(pipe: Pipe, addresses: list[str]) -> None:
-    """Set as fast as the window allows while told to; answers with the rate of what was acknowledged."""
+    """Set keys as fast as the window allows until the parent says stop; answer with the acknowledged rate."""
     from chp_client import Clone
 
     clone = Clone(addresses, subtree=None)
@@ -180,7 +182,7 @@ def awaiting(pipe: Pipe, addresses: list[str]) -> None:
 
 
 def watching(pipe: Pipe, port: int) -> None:
-    """Hold everything, and note how old the updates of a clone beside it are when they are seen."""
+    """Hold everything, and note how old the updates of a second Clone are when they arrive."""
     from chp_client import Clone
 
     address = f"tcp://127.0.0.1:{port}"

@@ -1,8 +1,8 @@
 """What HTTP costs: one chp-gateway beside an AsyncClone and a bare Starlette application, in the same run.
 
-A lone server in memory, one gateway. Connections of the loopback, each with one request under way, by one process that
-does nothing but write requests and count answers; the same number of tasks of an AsyncClone for awaited sets. Every
-answer has to be a 200. Readers of changes are told how old each change is when they have it.
+There is a lone server in memory and one gateway. One process has connections on the loopback, each with one request
+under way; it only writes requests and counts answers. An AsyncClone with as many tasks makes awaited sets. Every answer
+has to be a 200. Readers of changes note how old each change is when it arrives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONNECTIONS = 64
 KEYS = 1000
 VALUE = b"v" * 100
 ROWS = 1000  # of a batch
-# Each connection sets keys of its own; 4 requests are pending.
+# The batches of the POSTs. The connections take these batches in turn.
 BATCHES = 8
 READERS, CHANGES = 1000, 100  # readers of changes, changes a second
 SECONDS = (6.0, 2.0)  # whole, quick
@@ -53,7 +53,7 @@ class HttpProcess(Process):
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Reads, awaited sets, batches, readers of changes."""
+    """Measure reads, awaited sets, batches, and readers of changes."""
     rounds = 2 if quick else 5
     with closing_all() as keep:
         server, ports = keep(ChpServer()), (free_port(1), free_port(1))
@@ -78,7 +78,6 @@ def run(quick: bool = False) -> dict[str, Any]:
             f"POST of {ROWS} keys, keys": ({"chp-gateway": answered("post", gateway)}, "rate"),
             f"POST of {ROWS} messages, messages": ({"chp-gateway": answered("publish", gateway)}, "rate"),
             f"{READERS} readers, {CHANGES} changes/s": ({"chp-gateway": lambda: _seen(seen, gateway, for_s)}, "p99_us"),
-            # The second connection reads what the first sets.
         }
         made = {name: _case(*case, rounds) for name, case in cases.items()}
     return {"title": "The gateway: HTTP on one connection each", "unit": "/s", "cases": made}
@@ -125,7 +124,7 @@ def _seen(seen: Role, gateway: HttpProcess, seconds: float) -> Round:
     return {**percentiles(said["took"]), "events": said["events"], **meter.read(said["events"])}
 
 
-# -- who asks: one process, as little as can be done for each answer
+# -- the client: one process that does as little as possible for each answer
 
 
 def _requests(kind: str, port: int) -> itertools.cycle[bytes]:
@@ -224,11 +223,11 @@ async def _awaiting(pipe: Pipe, address: str) -> None:
             pipe.say(n=len(took), seconds=time.monotonic() - begin, took=took)
 
 
-# -- who reads changes
+# -- readers of changes
 
 
 def reading(pipe: Pipe, port: int) -> None:
-    """Many readers of changes; one of the same process makes them, each with the time at which it did."""
+    """Run many readers of changes. The same process makes the changes; each has the time at which it was made."""
     while True:
         seconds = pipe.hear()["seconds"]
         wanted = int(seconds * CHANGES)

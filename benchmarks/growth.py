@@ -2,11 +2,11 @@
 
 filling      `set_many` of 10,000, on both disks before it is acknowledged
 first sync   a Clone of everything, from its start to its last key
-recovery     kill -9 of the passive, and its start again: to its first answer, with all keys of its journal
-back         from there until it is in sync
-memory       what a process holds more (PSS) than before the keys came, a key: each server (with its log), and the Clone
+recovery     after a kill -9 of the passive: from its new start to its first answer, with all keys of its journal
+back         from this answer until it is in sync
+memory       by how many bytes (PSS) a key a process has grown: each server (with its log), and the Clone
 
-All but memory in microseconds a key, so that what grows as the map does is the same in each row.
+All figures but memory are in microseconds a key. So a cost that grows as the map does is the same at each size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CASES = {
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """One round a size."""
+    """Measure one round for each size."""
     cases: dict[str, Any] = {text: {"contenders": {}} for text in CASES.values()}
     memory: dict[str, Any] = {"contenders": {}}
     for keys in QUICK if quick else SIZES:
@@ -100,7 +100,7 @@ def filling(pipe: Pipe, addresses: list[str]) -> None:
 
 
 def joining(pipe: Pipe, addresses: list[str]) -> None:
-    """Hold everything."""
+    """Join with a Clone of everything."""
     from chp_client import Clone
 
     pipe.say(up=True)

@@ -1,7 +1,7 @@
-"""What it costs a server that nothing happens: processor time of its process over some seconds, as a share of a core.
+"""What an idle server costs: the processor time of its process over some seconds, as a share of a core.
 
-Each client is a connection to P+1 that listens to one subtree and to a channel of its own, as a Clone does; all of them
-are of one process, which does not look at what comes.
+Each client is a connection to P+1 that listens to one subtree and to a channel of its own, as a Clone does. All clients
+are in one process, which does not read what comes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CASES = ((1, 1), (1, 1000), (1000, 1000))  # subtrees and clients
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Each on a server of its own."""
+    """Measure each case on a server of its own."""
     cases = {}
     for subtrees, clients in CASES:
         with closing_all() as keep:
@@ -34,7 +34,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def listening(pipe: Pipe, port: int, subtrees: int, clients: int) -> None:
-    """Listen, and look at nothing."""
+    """Connect all clients, and read nothing of what comes."""
     import zmq
 
     from chp.keys import channel_topic, session_topic

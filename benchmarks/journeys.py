@@ -8,16 +8,16 @@
 
 Two real `ServerCore`s are joined without sockets, threads or clocks: P is active, and B follows and is in sync. One
 client listens to everything and to its own session. Each turn is counted whole: `begin_turn`, the messages of the peer,
-`end_turn`, and `performing.steps` with ports that do nothing. Without --quiet nobody asks for the next deadline, and
-the servers were not told how much room they have, so that older commits look at everything in each turn.
+`end_turn`, and `performing.steps` with ports that do nothing. Without --quiet this program does not ask for the next
+deadline, and does not tell the servers how much room they have. So older commits look at everything in each turn.
 
 With --clients, a lone server runs in a thread of this process that is not counted, and each thread of the client or the
 gateway has a row: the calls until the answer is there, and some milliseconds more. As threads and heartbeats interfere,
 a row is the median of 21 rounds.
 
 With --bytecodes, a Clone and a durable pair run in threads of this process, and each bytecode is counted, also those of
-other projects. A row of a server is the cheapest turn of its kind in 41 rounds, as heartbeats are in the way of others.
-A row of a client is the median.
+other projects. A row of a server is the cheapest turn of its kind in 41 rounds, as heartbeats add to other turns. A row
+of a client is the median.
 
 Only functions that are defined below chp/, server/ and client/ count. A resumed generator counts as a call.
 This program also runs against old commits, whose names differ; it tries both. See benchmarks/results/journeys.md.
@@ -50,7 +50,8 @@ PACKAGES = ("chp", "chp_server", "chp_client")
 SESSION = b"s" * 16
 STEP_S = 0.001
 PUT = b"PUT /v1/keys/a HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: 1\r\n\r\n1"
-ROUNDS, PAUSE_S = 21, 0.02  # of what has threads
+# Each measurement of threads has this many rounds, with this pause before and after each round.
+ROUNDS, PAUSE_S = 21, 0.02
 WHOLE = "the whole life of one awaited KVSET"
 
 
@@ -187,7 +188,7 @@ class Joined:
 
 
 def _usage() -> Any:
-    """Return what a shell says that has measured, and found plenty of memory and disk."""
+    """Return what a shell reports if it has measured plenty of memory and disk."""
     try:
         return import_module("chp_server.core.updates.resource_limits").ResourceUsage()
     except ImportError:
@@ -214,19 +215,19 @@ def of_cores(*, quiet: bool) -> dict[str, Journey]:
 
 
 class Threads:
-    """The journey of each thread that was started after `watch`, and of the one that called it."""
+    """The journey of the thread that called `watch`, and of each thread that started afterwards."""
 
     def __init__(self) -> None:
         self._on = False
         self._journeys: dict[str, Journey] = {}
 
     def watch(self) -> None:
-        """Have threads that start from now on watched, and this one."""
+        """Watch this thread, and all threads that start from now on."""
         threading.setprofile(self._profile)
         sys.setprofile(self._profile)
 
     def end(self) -> None:
-        """Watch no thread that starts from now on, nor this one."""
+        """Stop watching this thread, and do not watch threads that start from now on."""
         threading.setprofile(None)
         sys.setprofile(None)
 
@@ -236,7 +237,7 @@ class Threads:
             self._journeys.setdefault(name, Journey()).calls.append((file, frame.f_code.co_name))
 
     def journeys(self, do: Callable[[], object]) -> dict[str, Journey]:
-        """Return the median journey of each thread, of those that it takes whenever `do` is called."""
+        """Call `do` in several rounds, and return the median journey of each thread."""
         rounds: dict[str, list[Journey]] = {}
         for _ in range(ROUNDS):
             time.sleep(PAUSE_S)
@@ -286,7 +287,7 @@ def of_clients() -> dict[str, Journey]:
 
 # -- bytecodes
 
-# The turns of the servers by the functions that they enter.
+# The kinds of turns of the servers, by a function that each kind enters.
 KINDS = {
     "PeerLink._on_confirm": "hears the confirmation",
     "PeerLink._on_record": "follows the record",
@@ -382,7 +383,7 @@ def print_bytecodes() -> None:
 
 
 def _of(thread: str) -> str:
-    """Return what a row calls a thread."""
+    """Return the name of a thread in a row of the table."""
     return {MAIN: "the caller"}.get(thread, "the agent" if thread.startswith(AGENT) else f"the {thread}")
 
 

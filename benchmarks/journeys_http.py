@@ -28,7 +28,7 @@ from chp_server.testing import TestServer
 OURS = ("/chp/", "/chp_client/")
 ROUNDS = 101
 WARM_UP = 10
-# The agent takes the record of the update itself within this time after the answer.
+# After the answer, the agent has this long to take the record of the update.
 PAUSE_S = 0.02
 LOOP, AGENT = "gateway", "chp-agent-gateway"
 THREADS = (LOOP, AGENT)
@@ -43,14 +43,14 @@ class Step(NamedTuple):
 
 
 class CallCounter:
-    """Counts the calls of our functions in all threads that start after it was installed."""
+    """A counter of the calls of our functions, in all threads that start after its installation."""
 
     def __init__(self) -> None:
         self.counts = False
         self.calls: dict[str, list[tuple[str, str]]] = {}
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        """Note one call, as `sys.setprofile` has it."""
+        """Note one call, as a profile function of `sys.setprofile`."""
         if self.counts and event == "call":
             code = frame.f_code
             if any(part in code.co_filename for part in OURS) and "/tests/" not in code.co_filename:

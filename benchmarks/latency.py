@@ -4,7 +4,7 @@
                                                         by ports, and by the files of --ipc
     watched   1,000 sets a second, not awaited          beside Redis SET + PUBLISH; from the call to the watcher's loop
 
-Both processes read the same monotonic clock. The relay is the floor under anything that is built of these sockets.
+Both processes read the same monotonic clock. No program that uses these sockets can be faster than the relay.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STAMP = struct.Struct("<d")
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Both."""
+    """Measure both cases."""
     return {
         "title": "How long one set takes",
         "unit": "us",
@@ -41,7 +41,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def awaited(quick: bool) -> dict[str, Any]:
-    """One set, awaited."""
+    """Measure one set, awaited."""
     sets, rounds = (500, 2) if quick else (3000, 5)
     with closing_all() as keep:
         contenders = {name: keep(Awaited(name)) for name in ("chp", "chp by a file", "relay")}
@@ -71,7 +71,7 @@ class Awaited:
         else:
             files: dict[str, Any] = (
                 {"ipc": self._files.name} if store == "chp by a file" else {}
-            )  # older servers know none
+            )  # older servers have no --ipc
             self.server = Redis() if store == "redis" else ChpServer(**files)
             port = self.server.port
         address = f"ipc://{self._files.name}/{port}" if store == "chp by a file" else f"tcp://127.0.0.1:{port}"
@@ -79,7 +79,7 @@ class Awaited:
         self.client.hear()
 
     def round(self, sets: int, size: int = len(VALUE)) -> Round:
-        """One measurement."""
+        """Return one measurement."""
         meter = Meter(client=self.client, server=self.server)
         took = self.client.ask(sets=sets, size=size)["took"]
         return {**percentiles(took), **meter.read(sets)}
@@ -92,7 +92,7 @@ class Awaited:
 
 
 def awaiter(pipe: Pipe, kind: str, address: str) -> None:
-    """Set and wait, again and again; answers with the time of each."""
+    """Set a key and wait, again and again; answer with the duration of each set."""
     put = {"chp": _chp, "redis": _redis, "relay": _relay}[kind](address)
     pipe.say(up=True)
     while True:
@@ -135,7 +135,8 @@ def _relay(address: str) -> Callable[[str, bytes], Any]:
         out.send_multipart([key.encode(), b"\0" * 8, b"", b"", value])
         back.recv_multipart()
 
-    while True:  # until our subscription has arrived there
+    # Send probes until our subscription has arrived at the relay.
+    while True:
         out.send_multipart([b"probe"] * 5)
         if back.poll(50):
             break
@@ -145,7 +146,7 @@ def _relay(address: str) -> Callable[[str, bytes], Any]:
 
 
 def watched(quick: bool) -> dict[str, Any]:
-    """Update to watcher, at a steady pace."""
+    """Measure the time from an update to the watcher, at a steady pace."""
     sets, rounds = (500, 2) if quick else (3000, 5)
     with closing_all() as keep:
         contenders = {"chp": keep(Watched("chp"))}
@@ -205,7 +206,7 @@ class Watched:
 
 
 def pacer(pipe: Pipe, kind: str, port: int) -> None:
-    """1,000 sets a second; each value is the moment it was set."""
+    """Make 1,000 sets a second; each value is the moment of its set."""
     put: Callable[[str, bytes], Any]
     if kind == "chp":
         from chp_client import Clone
@@ -227,7 +228,7 @@ def pacer(pipe: Pipe, kind: str, port: int) -> None:
     pipe.say(up=True)
     while True:
         sets = pipe.hear()["sets"]
-        # The pace begins now: earlier time is not made up for.
+        # The pace begins now, so this round does not make up for the time before it.
         due = time.monotonic()
         for i in range(sets):
             due += PACE_S
@@ -237,7 +238,7 @@ def pacer(pipe: Pipe, kind: str, port: int) -> None:
 
 
 def watcher(pipe: Pipe, kind: str, port: int) -> None:
-    """Follow, and tell how old each update was when it came."""
+    """Follow the updates, and tell how old each update was when it came."""
     if kind == "chp":
         from chp_client import Clone
 

@@ -1,9 +1,9 @@
-"""What a watcher costs that loops over what changes, beside one that looks at its map: `set_many` of 1,000, 100 bytes.
+"""The cost of a watcher that loops over changes, beside a watcher that reads its map: `set_many` of 1,000, 100 bytes.
 
     looks     reads the map when it likes           batches   `for changes in watch.batches()`, columns
     changes   `for change in watch`, one by one     redis     a loop over messages with a thousand packed in each
 
-`watcher_cpu_us` is the processor time of the watcher's process for one update, the program's loop with it.
+`watcher_cpu_us` is the processor time of the watcher's process for one update, with the program's loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ READERS = {"chp looks": "chp", "chp batches": "chp_batches", "chp changes": "chp
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """The benchmark."""
+    """Run the benchmark."""
     sets, rounds = (200_000, 2) if quick else (1_000_000, 5)
     with closing_all() as keep:
         lanes = {name: keep(Lane("chp", "many", 1, 100, sets, reader)) for name, reader in READERS.items()}

@@ -1,7 +1,8 @@
 """Bytes a key: 1,000,000 keys of 8 bytes with values of 100, in the server, in a Clone, in a plain dict, in Redis.
 
-What the process holds more in memory (PSS) than before the keys came, divided by the keys. The server's record log
-(64 MiB by default, for clients that come back) is reported by itself: it does not grow with the keys.
+A figure is the growth of the process's memory (PSS) since before the keys came, divided by the number of keys. The
+server's record log (64 MiB by default, for clients that come back) is reported separately, because it does not grow
+with the keys.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ BATCH = 10_000
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """The benchmark: one round, since nothing here depends on the machine's mood."""
+    """Run the benchmark: one round, because these figures do not depend on the machine's load."""
     keys = 100_000 if quick else 1_000_000
     out: dict[str, Any] = {}
     with closing_all() as keep:
@@ -50,7 +51,7 @@ def _grown(role: Role, keys: int) -> dict[str, float]:
 
 
 def holder(pipe: Pipe, kind: str, port: int) -> None:
-    """Hold, or fill, so many keys."""
+    """Hold or set as many keys as the parent says."""
     if kind in ("fill", "redis"):
         put = _filler(kind, port)
         pipe.say(up=True)

@@ -1,9 +1,9 @@
 """A failover in one of four mounts: the sets a second of the other three before it and during it.
 
 One Clone follows four pairs, each with a mount. A thread for each of three mounts sets one key after the other, and
-waits for each acknowledgement. Beside them a thread sets a key of the fourth mount each 20 ms. Its active server is
-killed. "During" is the time from the kill to the next acknowledgement of that mount, and "before" as long a time before
-it. The killed server is back and in sync before the next round.
+waits for each acknowledgement. Beside them a thread sets a key of the fourth mount each 20 ms. The active server of the
+fourth mount is killed. "During" is the time from the kill to the next acknowledgement of this mount. "Before" is a time
+of about the same length before the kill. The killed server is back and in sync before the next round.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def setting(pipe: Pipe, mounts: dict[str, list[str]]) -> None:
-    """Set keys in all mounts, and tell how many of the others were acknowledged, and how fast."""
+    """Set keys in all mounts; tell the rate of acknowledged sets of all mounts but `KILLED`, and the seconds."""
     from chp_client import Clone
 
     clone = Clone(mounts)
@@ -78,7 +78,7 @@ def setting(pipe: Pipe, mounts: dict[str, list[str]]) -> None:
     while True:
         asked = pipe.hear()
         if "until_served" in asked:
-            # One more acknowledgement may have been on its way.
+            # One acknowledgement from before the kill may have been on its way, so wait for two.
             served = counts[KILLED] + 2
             while counts[KILLED] < served:
                 time.sleep(0.001)

@@ -1,11 +1,12 @@
-"""The pair: what durability costs, how long a failover takes, how soon a million keys are back after a fall.
+"""The pair: what durability costs, how long a failover takes, how soon a million keys are back after a crash.
 
 durable    set_many of 1,000, 100-byte values, journaled with --sync always on both servers and replicated before it
            is acknowledged; beside one Redis with appendfsync always: MSET of 1,000, and SETs pipelined by 1,000
 copies     the same set_many of 1,000 at a pair, and at a pair with --copies 3 and a replica that confirms, on one disk
-failover   kill -9 of the active while one set after another is awaited: from the last acknowledgement before to the
-           first after, over 50 kills; the killed one is restarted and in sync before the next. Idle: nobody else
-           sets anything; under load: another client sets 200,000 keys a second by `set_many` of 1,000
+failover   kill -9 of the active while one set after another is awaited: from the last acknowledgement before the kill
+           to the first after it, over 50 kills; the killed server is in sync again before the next kill. Idle: no
+           other client sets anything; under load (20 kills): another client sets 200,000 keys a second by `set_many`
+           of 1,000
 recovery   kill -9 of a server with 1,000,000 keys in its journal; from its start to its first answer
 """
 
@@ -25,7 +26,7 @@ LOAD = 200_000  # sets a second
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """All four."""
+    """Measure all cases."""
     return {
         "title": "The pair",
         "unit": "",
@@ -43,7 +44,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def durable(quick: bool) -> dict[str, Any]:
-    """The rate of sets that are on both disks when they are acknowledged."""
+    """Measure the rate of sets that are on both disks when they are acknowledged."""
     share, rounds = (5, 2) if quick else (1, 5)
     with closing_all() as keep:
         pair = keep(ChpPair(sync="always"))
@@ -66,7 +67,7 @@ def durable(quick: bool) -> dict[str, Any]:
 
 
 def copies(quick: bool) -> dict[str, Any]:
-    """The rate of sets that three servers have synced when they are acknowledged, beside that of two."""
+    """Measure the rate of sets that three servers have synced at the acknowledgement, beside the rate of two."""
     share, rounds = (5, 2) if quick else (1, 7)
     with closing_all() as keep:
         two, three = keep(ChpPair(sync="always")), keep(ThreeCopies(sync="always"))
@@ -86,7 +87,7 @@ def copies(quick: bool) -> dict[str, Any]:
 
 
 def durable_writer(pipe: Pipe, kind: str, address: str) -> None:
-    """Write thousands; answers with the rate until the last acknowledgement, and with what that was worth."""
+    """Write batches of 1,000; answer with the rate until the last acknowledgement, and with its durability."""
     write = _chp_writer(address) if kind == "chp" else _redis_writer(kind, int(address))
     pipe.say(up=True)
     while True:
@@ -121,7 +122,7 @@ def _redis_writer(kind: str, port: int) -> Any:
 
     def write(work: Any) -> str:
         if kind == "mset":
-            # Ten thousand sets are on their way, like a window.
+            # At most ten thousand sets are on their way at once, as in the window of a Clone.
             for at in range(0, len(work), 10):
                 pipeline = client.pipeline(transaction=False)
                 for keys, values in work[at : at + 10]:
@@ -142,7 +143,7 @@ def _redis_writer(kind: str, port: int) -> Any:
 
 
 def failover(quick: bool, *, under_load: bool = False) -> dict[str, Any]:
-    """The outage a client sees."""
+    """Measure the outage that a client sees."""
     kills = 3 if quick else 20 if under_load else 50
     outages, lost = [], 0
     with closing_all() as keep:
@@ -176,7 +177,7 @@ def failover(quick: bool, *, under_load: bool = False) -> dict[str, Any]:
 
 
 def persistent(pipe: Pipe, addresses: list[str]) -> None:
-    """Set and wait; told of the moment of a kill, answers with the gap between two acknowledgements that it lies in."""
+    """Set and wait; told the moment of a kill, answer with the gap of acknowledgements around the kill."""
     from chp_client import Clone
 
     clone = Clone(addresses)
@@ -213,8 +214,10 @@ def flooder(pipe: Pipe, addresses: list[str]) -> None:
         pipe.hear()
         due, i = time.monotonic(), 0
         while not pipe.waiting():
-            clone.set_many(work[i % len(work)])  # waits while the window is full
-            i, due = i + 1, max(due + len(work[0][0]) / LOAD, time.monotonic() - 0.1)  # little is made up for
+            # This call waits while the window is full.
+            clone.set_many(work[i % len(work)])
+            # After a delay, the client makes up for at most 0.1 s.
+            i, due = i + 1, max(due + len(work[0][0]) / LOAD, time.monotonic() - 0.1)
             time.sleep(max(0.0, due - time.monotonic()))
         pipe.hear()
         clone.flush(timeout=60)
@@ -225,7 +228,7 @@ def flooder(pipe: Pipe, addresses: list[str]) -> None:
 
 
 def recovery(quick: bool) -> dict[str, Any]:
-    """From the start of the process to its first answer, with everything in its map."""
+    """Measure the time from the start of the process to its first answer, with everything in its map."""
     import tempfile
 
     keys, rounds = RECOVERED[quick], 2 if quick else 5

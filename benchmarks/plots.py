@@ -1,7 +1,7 @@
-"""Results as pictures: one scale a figure, on whose axis stands what is better, and under it what was measured on what.
+"""Results as pictures with one scale each: the axis says which end is better, the caption says what was measured.
 
-A result has figures of several kinds (rates, times, bytes): each kind is a figure of its own. Cases are groups of bars;
-those of a single contender stand together in one group, and a bar without another beside it is not drawn.
+A result has figures of several kinds (rates, times, bytes), and each kind has a picture of its own. A case is a group
+of bars. All cases with a single contender form one group. A bar that has no other bar beside it is not drawn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROW, GAP = 0.30, 0.55
 
 
 class Kind(NamedTuple):
-    """A figure that cases have: its name in the file, how the axis calls it, and which end is the good one."""
+    """A kind of figure: its key in results, its name in file names and on the axis, and which end is better."""
 
     key: str
     slug: str
@@ -25,7 +25,7 @@ class Kind(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One of them, with its spread; `note` stands behind the figure."""
+    """One figure of a contender, with its spread; `text` stands behind the bar."""
 
     label: str
     value: float
@@ -43,10 +43,11 @@ KINDS = (
     Kind("p50_us", "time", "milliseconds, half of all took no longer", "less is better"),
     Kind("seconds", "time", "seconds", "less is better"),
 )
-SCALE = {"p50_us": 1 / 1000}  # of the axis
+# The axis shows a figure times this factor.
+SCALE = {"p50_us": 1 / 1000}
 ONE = "one server that keeps all in memory"
 PAIR = "a pair of servers, each with its journal on disk (SQLite)"
-# For each benchmark: what is counted, and on what.
+# For each benchmark: what the rates count, and the servers that were measured.
 MEASURED = {
     "sets": ("sets", f"{ONE}; Redis without persistence"),
     "latency": ("sets", f"{ONE}; Redis without persistence; a relay of bare pyzmq, which is the floor under both"),
@@ -82,7 +83,7 @@ OWN = ("chp-clone", "chp-gateway", "after")
 
 
 def plot(result: dict[str, Any], path: Path) -> list[Path]:
-    """Draw what there is to compare: `path`, and beside it a file for each further kind; nothing without matplotlib."""
+    """Draw `path`, and a file beside it for each further kind; return the files. Draw nothing without matplotlib."""
     try:
         import matplotlib
 
@@ -98,7 +99,7 @@ def plot(result: dict[str, Any], path: Path) -> list[Path]:
 
 
 def _groups(result: dict[str, Any], kind: Kind) -> dict[str, list[Bar]]:
-    """The bars of a kind by their case; those of cases with one contender are one group."""
+    """Return the bars of a kind by case; all cases with one contender form one group."""
     groups: dict[str, list[Bar]] = {}
     single: list[Bar] = []
     for name, case in result["cases"].items():
@@ -138,13 +139,13 @@ def named(who: str) -> str:
 
 
 def spelled(case: str) -> str:
-    """A case in words that need no page beside it."""
+    """Return the name of a case in words that need no explanation."""
     case = re.sub(r"(\d) bytes\b", r"\1-byte values", case)
     return case.replace("set_many, ", "set_many of 1,000 keys, ").replace("watcher", "watching client")
 
 
 def rounded(value: float) -> str:
-    """Three digits of it."""
+    """Return a value with three significant digits."""
     if value >= 1000:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:.3g}"

@@ -1,8 +1,8 @@
 """Raw readers: thousands of connections in one process that speak ZMTP by hand and hear the channel of everything.
 
 A SUB socket of libzmq has threads and queues of its own, so thousands of them would cost more than the servers. Readers
-of one server get the same bytes, so each chunk of bytes is read once. A reader counts messages and records, follows
-their numbers, and sums up their bodies.
+of one server get the same bytes, so each chunk of bytes is parsed once. A reader counts messages and records, follows
+the numbers of the records, and sums up their bodies.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ MORE, LONG, COMMAND = 1, 2, 4
 FRAMES = 5
 TURN_S = 0.02
 CHUNKS_MAX = 2000
-# Readers get the same bodies, in other chunks.
+# Readers get the same bodies in different chunks, so parsed bodies are cached.
 known_peek = lru_cache(1000)(peek)
 
 
 class RawReader:
-    """A connection of a SUB socket."""
+    """A connection that speaks as a SUB socket does."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
-        # libzmq takes the rest only after its own greeting.
+        # libzmq takes the rest of the handshake only after it has sent its own greeting.
         self.socket.sendall(GREETING)
         greeting = b""
         while len(greeting) < len(GREETING):
@@ -47,7 +47,7 @@ class RawReader:
         self.begin()
 
     def subscribe(self) -> None:
-        """Ask for the channel of everything."""
+        """Subscribe to the channel of everything."""
         topic = b"\x01" + channel_topic("")
         self.socket.sendall(bytes([0, len(topic)]) + topic)
 
@@ -58,7 +58,7 @@ class RawReader:
 
 
 class Came(NamedTuple):
-    """What some messages of a channel are: for each record its previous number, its last number and its body."""
+    """The contents of some messages of a channel: for each record its previous number, its last number and its body."""
 
     messages: int
     greetings: int
@@ -66,7 +66,7 @@ class Came(NamedTuple):
 
 
 class Parser:
-    """What is in chunks of bytes."""
+    """A parser of chunks of bytes that remembers what it has parsed."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Came] = {}
@@ -125,7 +125,7 @@ def parsed(got: bytes) -> tuple[int, list[list[bytes]], list[bytes]]:
 
 
 def came(messages: list[list[bytes]]) -> Came:
-    """Return what messages of a channel are."""
+    """Return the contents of messages of a channel."""
     records, greetings = [], 0
     for frames in messages:
         peeked = known_peek(frames[4]) if len(frames) == FRAMES else None
@@ -147,7 +147,7 @@ def _note(reader: RawReader, found: Came) -> None:
 
 
 def raw_readers(pipe: Pipe, ports: list[int], each: int) -> None:
-    """Hear everything from each port of updates, `each` times; tell what came since the last `begin`."""
+    """Hear everything with `each` readers at each port of updates; tell what came since the last `begin`."""
     readers = {}
     poll, parser = select.epoll(), Parser()
     for port in ports:
@@ -155,7 +155,7 @@ def raw_readers(pipe: Pipe, ports: list[int], each: int) -> None:
             reader = RawReader(port)
             readers[reader.socket.fileno()] = reader
             poll.register(reader.socket.fileno(), select.EPOLLIN)
-    # All at once, as each subscription may bring a greeting to all readers of its server.
+    # Subscribe all readers at once, as each subscription may bring a greeting to all readers of its server.
     for reader in readers.values():
         reader.subscribe()
     up = False
@@ -168,7 +168,7 @@ def raw_readers(pipe: Pipe, ports: list[int], each: int) -> None:
         if not up and all(reader.joined for reader in readers.values()):
             up = True
             pipe.say(up=len(readers))
-        # What arrives is read in large pieces, as by a program that does something else too.
+        # Sleep, so that data is read in large pieces, as by a program that has other work too.
         time.sleep(TURN_S)
         if pipe.waiting():
             asked = pipe.hear()

@@ -22,7 +22,8 @@ from .servers import ChpPair, ChpServer, wait_in_sync
 from .virtual_readers import VirtualReaders
 
 REPLICAS = 10
-# The readers at all replicas together, and the sets a second. The first step is the load of a server without readers.
+# A step has the number of readers at all replicas, and the sets a second. The first step has one reader at each
+# replica, and gives the load of a server without readers.
 RATE, SLOW = 20, 2
 STEPS = (
     (10, RATE), (300, SLOW), (1000, SLOW), (3000, SLOW), (6000, SLOW), (10_000, SLOW), (10_000, 10), (10_000, RATE),
@@ -32,10 +33,10 @@ QUICK = ((10, RATE), (300, SLOW), (1000, SLOW), (1000, RATE))
 SECONDS = (5.0, 3.0)
 ASKERS = 300
 BEHIND_MAX_S, WAIT_S = 1.0, 60.0
-# A step with fewer acknowledged sets than this share is the last one.
+# The steps end when less than this share of the sets of a step was acknowledged.
 SETS_MIN = 0.8
 SETTLED_S = 0.5
-# No step begins after this time.
+# No step begins later than this after the first one.
 REAL_MAX_S = 120.0
 LAYOUTS, VIRTUAL_S = (0, 3, 5, 10), 10.0
 # whole, quick
@@ -44,11 +45,11 @@ Servers = dict[str, list[ChpServer]]
 
 
 class Costs(NamedTuple):
-    """What was measured: microseconds of processor time, and shares of a core at 20 sets a second."""
+    """The measured costs: microseconds of processor time, and shares of a core at 20 sets a second."""
 
-    # A message to a reader that has all before it.
+    # The cost of a message to a reader that has all records before it.
     message_us: float
-    # The question of a reader that joins, with its answer.
+    # The cost of the question of a reader that joins, and of the answer.
     answer_us: float
     # The servers of a pair without replicas, a replica without readers, and the active's work for a replica.
     active: float
@@ -77,7 +78,7 @@ def _name(replicas: int) -> str:
 
 
 def _real(quick: bool) -> tuple[dict[str, Round], Costs, str]:
-    """Return what each step took, up to the first one that does not keep up, the costs, and why it ended."""
+    """Return what each step took, the costs, and why no further step was made."""
     with closing_all() as keep:
         pair: ChpPair = keep(ChpPair(store="memory:"))
         wait_in_sync(pair)
@@ -122,7 +123,7 @@ def _join(keep: Any, replicas: list[ChpServer], roles: list[Role], before: int, 
     roles.append(keep(Role(raw_readers, ports=ports, each=each)))
     roles[-1].hear()
     last = -1
-    # Until no greeting comes any more.
+    # Wait until no greeting comes any more.
     while last < (got := _told(roles, "greetings")):
         last = got
         time.sleep(SETTLED_S)
@@ -165,7 +166,7 @@ def _answers_us(keep: Any, server: ChpServer) -> float:
 
 
 def asking(pipe: Pipe, address: str, clients: int) -> None:
-    """Ask for everything by so many connections, as Clones that begin do."""
+    """Ask for everything on `clients` connections, as new Clones do."""
     import zmq
 
     from chp_client.core.question import Question
@@ -207,7 +208,7 @@ def _costs(alone: Round, steps: list[Round], answer_us: float) -> Costs:
 
 
 def simulated(replicas: int, readers: int, costs: Costs) -> Round:
-    """Return what the servers send to virtual readers, the share of a core that this takes, and what a loss moves."""
+    """Return what servers send to virtual readers, its share of a core, and how many readers a lost replica moves."""
     virtual = VirtualReaders(replicas, readers, RATE)
     start, steady = virtual.start(), virtual.steady(VIRTUAL_S)
 

@@ -14,7 +14,7 @@ KEYS = [f"/bench/{i:06d}" for i in range(10_000)]
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """The benchmark."""
+    """Run the benchmark."""
     share, rounds = (10, 2) if quick else (1, 5)
     with closing_all() as keep:
         server = keep(ChpServer())
@@ -31,7 +31,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def reader(pipe: Pipe, kind: str, port: int) -> None:
-    """Get, again and again."""
+    """Get values, again and again."""
     items = dict.fromkeys(KEYS, b"v" * 100)
     if kind == "chp":
         from chp_client import Clone

@@ -27,7 +27,7 @@ SLICE_S = 0.005
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """The benchmark."""
+    """Run the benchmark."""
     seconds, rounds = (2, 2) if quick else (8, 5)
     fast, replayed = (300_000, 300_000) if quick else (2_000_000, 2_000_000)
     with tempfile.TemporaryDirectory(prefix="chp-bench-") as folder:
@@ -51,7 +51,7 @@ def _case(name: str, work: Any, rounds: int) -> dict[str, Any]:
 
 
 def record_round(folder: Path, sets: int, pace: int) -> Round:
-    """Write so many sets while a recorder runs."""
+    """Write `sets` sets while a recorder runs."""
     folder.mkdir(exist_ok=True)
     directory = tempfile.mkdtemp(dir=folder)
     with closing_all() as keep:
@@ -91,7 +91,7 @@ def replay_round(directory: Path, rows: int) -> Round:
 
 
 def writer_role(pipe: Pipe, address: str) -> None:
-    """Set at a pace, a key a call; or, without one, a thousand a call."""
+    """Set keys at a pace, one key a call; or, without a pace, a thousand keys a call."""
     from chp_client import Clone
 
     names, column = keys(), values(SIZE, 1)

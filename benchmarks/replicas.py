@@ -1,12 +1,12 @@
 """Replicas: 3,000 raw readers and 20 Clones at three of them, 300 Clones that start at once, one more hop, and moves.
 
 Readers. 3,000 raw readers and 20 Clones are at three replicas of a pair in memory, and 10 sets are made a second. The
-ratio is the processor time of the pair to that beside three direct readers at the active and no replica. Each reader
-counts the records, and compares its bytes; each Clone compares its contents.
+ratio compares the processor time of the pair with its time when there is no replica, and three readers are at the
+active. Each reader counts the records, and compares its bytes. Each Clone compares its contents.
 
 A start. 300 Clones join three replicas that have just begun; the snapshots of the pair and of the replicas are counted.
 
-A hop. One process hears the active, a replica, and a replica of this one, and notes how much later each record comes.
+A hop. One process hears the active, a replica, and a replica of this replica. It notes how much later records come.
 
 Moves. 600 Clones are at the first of three replicas, and then the other two begin. Ten seconds later their readers are
 counted, with the snapshots that were taken, and the longest time for which a Clone was not known to be current.
@@ -216,7 +216,7 @@ def _moves(quick: bool) -> dict[str, Any]:
             return made
 
         first = start(ports[0], *pair.addresses)
-        # The other two listen, and follow nothing yet.
+        # The other two replicas listen, but no server runs yet at their upstream address.
         idle = [start(port, f"tcp://127.0.0.1:{free_port()}") for port in ports[1:]]
         roles = _clones(keep, MOVED[quick], [servers])
         for role in roles:

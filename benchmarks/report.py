@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-# the figures of a case whose spread is shown
+# The table shows the spread of these figures of a case.
 FIGURES = ("rate", "bytes_a_key", "us_a_key", "p50_us", "seconds")
 
 
 def table(result: dict[str, Any]) -> str:
-    """The medians with their spread, a line each."""
+    """Return the medians with their spread, one line for each contender."""
     took = f"{result['took_s']} s, {result['cpu_s']} s of processor time"
     busy = "; AT A LOAD ABOVE 1, NOT FOR QUOTING" if result.get("busy") else ""
     lines = [f"\n{result['title']}  ({result['command']}, {took}{busy})"]

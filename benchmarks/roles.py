@@ -1,8 +1,8 @@
 """The processes of a benchmark: how they are started, spoken to, and what processor time they used.
 
 A role is a function `role(pipe, **options)` in one of the benchmark modules. It runs in a process of its own, is told
-what to do by `pipe.hear()` and answers by `pipe.say(...)`: one JSON line each. A role that dies takes the benchmark
-down with it, with its last words.
+what to do by `pipe.hear()` and answers by `pipe.say(...)`: one JSON line each. If a role dies, the benchmark fails and
+shows the last output of the role.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Pipe:
 
 
 class Process:
-    """A child: any program, its log kept for the case that it fails."""
+    """A child process of any program; its log is kept in case the program fails."""
 
     def __init__(self, command: list[str], name: str, **popen: Any) -> None:
         self.name = name
@@ -78,13 +78,14 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id of the child."""
         return self.child.pid
 
     def cpu_s(self) -> float:
-        """Processor seconds used so far, user and system, all threads that live: none of ours ends before its program.
+        """Return the processor seconds used so far, user and system, by all living threads.
 
-        From the scheduler, in nanoseconds, where the kernel tells; else in ticks of ten milliseconds.
+        No thread of ours ends before its program. The scheduler counts nanoseconds, if the kernel tells them; otherwise
+        the figure is in ticks of ten milliseconds.
         """
         try:
             return sum(int(p.read_text().split()[0]) for p in Path(f"/proc/{self.pid}/task").glob("*/schedstat")) / 1e9
@@ -102,17 +103,17 @@ class Process:
             return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def last_words(self) -> str:
-        """The end of what it wrote to standard error."""
+        """Return the end of what the child wrote to standard error."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")[-3000:]
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until the child has ended."""
         self.child.kill()
         self.child.wait()
 
     def close(self) -> None:
-        """Ask it to end; insist after a while."""
+        """Ask the child to end; kill it after a while."""
         if self.child.poll() is None:
             self.child.terminate()
             try:
@@ -136,7 +137,7 @@ class Role(Process):
         super().__init__(command, role.__name__, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def say(self, **words: Any) -> None:
-        """Tell it something."""
+        """Send the role a message."""
         assert self.child.stdin is not None
         try:
             self.child.stdin.write(json.dumps(words).encode() + b"\n")
@@ -145,7 +146,7 @@ class Role(Process):
             raise self._gone() from None
 
     def hear(self, timeout_s: float = 120.0) -> dict[str, Any]:
-        """Its next words; RuntimeError if it ended or takes too long."""
+        """Return the next message of the role; raise RuntimeError if the role ended or takes too long."""
         assert self.child.stdout is not None
         ready, _, _ = select.select([self.child.stdout], [], [], timeout_s)
         if not ready:
@@ -157,7 +158,7 @@ class Role(Process):
         return words
 
     def ask(self, timeout_s: float = 120.0, **words: Any) -> dict[str, Any]:
-        """Say, then hear."""
+        """Send the role a message, and return its answer."""
         self.say(**words)
         return self.hear(timeout_s)
 
@@ -166,7 +167,7 @@ class Role(Process):
 
 
 class Meter:
-    """Processor time of some processes between `start` and `read`."""
+    """The processor time of some processes between `start` and `read`."""
 
     def __init__(self, **processes: Process) -> None:
         self._processes = processes
@@ -178,7 +179,7 @@ class Meter:
         self._before = {name: process.cpu_s() for name, process in self._processes.items()}
 
     def read(self, updates: int) -> dict[str, float]:
-        """Microseconds an update for each process since `start`."""
+        """Return the processor time of each process since `start`, in microseconds for each update."""
         return {
             f"{name}_cpu_us": (process.cpu_s() - self._before[name]) / updates * 1e6
             for name, process in self._processes.items()
@@ -187,7 +188,7 @@ class Meter:
 
 @contextmanager
 def closing_all() -> Iterator[Callable[[Any], Any]]:
-    """`keep(process)` notes what must be closed at the end, last first."""
+    """Yield `keep(thing)`: everything that is kept is closed at the end, last first."""
     kept: list[Any] = []
 
     def keep(thing: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Rounds in turn, and what is said of them: median, spread, ratio."""
+"""Rounds in turn, and their summary: median, spread, ratio."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Round = dict[str, Any]
 
 
 def in_turn(contenders: Mapping[str, Callable[[], Round]], rounds: int) -> dict[str, list[Round]]:
-    """Each contender once, then in the other order, `rounds` times in all: a drift of the machine meets all alike."""
+    """Run all contenders `rounds` times, in alternating order, so that a drift of the machine affects all alike."""
     results: dict[str, list[Round]] = {name: [] for name in contenders}
     for i in range(rounds):
         for name, run in list(contenders.items())[:: -1 if i % 2 else 1]:
@@ -21,7 +21,7 @@ def in_turn(contenders: Mapping[str, Callable[[], Round]], rounds: int) -> dict[
 
 
 def summary(rounds: list[Round]) -> Round:
-    """The median of every number in the rounds, `n`, and for each the lowest and highest."""
+    """Return the number of rounds, and for every number in them its median, lowest and highest value."""
     out: Round = {"rounds": len(rounds)}
     for key in rounds[0]:
         values = [r[key] for r in rounds if isinstance(r.get(key), int | float)]
@@ -32,13 +32,13 @@ def summary(rounds: list[Round]) -> Round:
 
 
 def ratio(results: Mapping[str, list[Round]], key: str, ours: str, theirs: str) -> float:
-    """The median of the rounds' ratios: each pair was measured one right after the other."""
+    """Return the median of the rounds' ratios. Both values of a ratio come from the same round."""
     pairs = zip(results[ours], results[theirs], strict=True)
     return statistics.median(float(a[key] / b[key]) for a, b in pairs if b[key])
 
 
 def percentiles(seconds: list[float]) -> Round:
-    """p50 and p99 in microseconds."""
+    """Return p50 and p99 in microseconds."""
     ordered = sorted(seconds)
     p50, p99 = (ordered[min(len(ordered) - 1, int(q * len(ordered)))] * 1e6 for q in (0.5, 0.99))
     return {"p50_us": p50, "p99_us": p99}

@@ -50,7 +50,7 @@ GIVEN: dict[str, Any] = {
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """All of it."""
+    """Measure all cases."""
     cases = {f"set_many, 100 bytes, {n} watcher{'s' * (n > 1)}": sets(n, many, quick) for n, many in CASES}
     cases["one set awaited"] = awaited(quick)
     cases["a check of rules, of a key in a batch of 1,000"] = checked()
@@ -59,7 +59,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 class Keyed:
-    """A server with keys, and with rules if they are wanted; `place` is where its clients connect, or their file."""
+    """A server without keys, with keys, or with keys and rules; `place` is its address, or its client file."""
 
     def __init__(self, kind: str) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="chp-bench-")
@@ -89,13 +89,13 @@ class Keyed:
         return server, str(file)
 
     def close(self) -> None:
-        """End it, and forget the keys."""
+        """End the server, and delete the keys."""
         self.server.close()
         self._scratch.cleanup()
 
 
 def sets(n: int, many: int, quick: bool) -> dict[str, Any]:
-    """`set_many` to `n` watchers, three ways."""
+    """Measure `set_many` to `n` watchers: without keys, with keys and, for one watcher, with keys and rules."""
     share, rounds = (5, 2) if quick else (1, 5)
     kinds = [OPEN, KEYS, RULES] if n == 1 else [OPEN, KEYS]
     with closing_all() as keep:
@@ -111,7 +111,7 @@ def sets(n: int, many: int, quick: bool) -> dict[str, Any]:
 
 
 def awaited(quick: bool) -> dict[str, Any]:
-    """One set after another, each awaited."""
+    """Measure one set after another, each awaited."""
     many, rounds = (500 if quick else 3000), 5
     with closing_all() as keep:
         lanes = {}
@@ -131,7 +131,7 @@ def _case(results: dict[str, list[Round]], key: str, kinds: list[str]) -> dict[s
 
 
 def checked() -> dict[str, Any]:
-    """Return what the authorizer looks at for a batch of plain sets of a user with several rules."""
+    """Return the processor time of the authorizer's check of a batch of plain sets, for a user with several rules."""
     from chp.limits import DEFAULT
     from chp_server.core.state.access_state import AccessState
     from chp_server.core.state.staging import Staging
@@ -153,7 +153,7 @@ def checked() -> dict[str, Any]:
 
 
 def herd(quick: bool) -> dict[str, Any]:
-    """Without keys and with keys, each a few times."""
+    """Measure the herd without keys and with keys, each a few times."""
     with closing_all() as keep:
         lanes = {}
         for kind in (OPEN, KEYS):
@@ -174,7 +174,7 @@ class Herd:
         self._place = place
 
     def round(self) -> Round:
-        """One measurement."""
+        """Return one measurement."""
         role = Role(members, place=self._place, n=HERD // PROCESSES, processes=PROCESSES)
         try:
             role.hear()
@@ -185,7 +185,7 @@ class Herd:
 
 
 def members(pipe: Pipe, place: str, n: int, processes: int) -> None:
-    """`processes` of `n` Clones each; answers when the last of all is synced."""
+    """Run `processes` processes of `n` Clones each; answer when the last Clone is synced."""
     lines = [_fork(place, n) for _ in range(processes)]
     pipe.say(up=True)
     pipe.hear()

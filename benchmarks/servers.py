@@ -19,7 +19,7 @@ WAIT_S = 30.0
 
 
 def free_port(n: int = 4) -> int:
-    """A port P of which P..P+n-1 are free on the loopback at this moment."""
+    """Return a port P such that P..P+n-1 are free on the loopback at this moment."""
     global _next_port
     while True:
         port, _next_port = _next_port, _next_port + n
@@ -67,18 +67,18 @@ class ChpPair:
         return [f"tcp://127.0.0.1:{port}" for port in self.ports]
 
     def start(self, i: int) -> ChpServer:
-        """Start one of them, on its own ports and directory; the other may be running."""
+        """Start server `i` of the pair on its own ports and directory; the other server may be running."""
         other = self.addresses[1 - i]
         role = ("primary", "backup")[i]
         data = str(Path(self._scratch.name) / role)
         return ChpServer(self.ports[i], role=role, peer=other, data=data, **self._settings)
 
     def restart(self, i: int) -> None:
-        """Start a killed one again."""
+        """Start a killed server again."""
         self.servers[i] = self.start(i)
 
     def close(self) -> None:
-        """End both, and forget their data."""
+        """End both servers, and delete their data."""
         for server in self.servers:
             server.close()
         self._scratch.cleanup()
@@ -108,7 +108,7 @@ class Redis(Process):
         wait_until(lambda: connects(self.port), self)
 
     def close(self) -> None:
-        """End it, and forget its data."""
+        """End Redis, and delete its data."""
         super().close()
         self._scratch.cleanup()
 
@@ -130,7 +130,7 @@ def connects(port: int) -> bool:
 
 
 def wait_until(condition: Any, process: Process, timeout_s: float = WAIT_S) -> None:
-    """Look until `condition()` holds; RuntimeError with the process's last words if it ends or takes too long."""
+    """Wait until `condition()` is true; raise RuntimeError with the process's last words if it ends or is slow."""
     until = time.monotonic() + timeout_s
     while not condition():
         if process.child.poll() is not None or time.monotonic() > until:
@@ -156,7 +156,7 @@ def status(address: str, timeout_ms: int = 5000) -> dict[str, Any]:
 
 
 def wait_in_sync(pair: ChpPair, timeout_s: float = 60.0) -> None:
-    """Until one is active and the other is in sync with it."""
+    """Wait until one server is active and the other is in sync with it."""
     until = time.monotonic() + timeout_s
     while True:
         seen = []

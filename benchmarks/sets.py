@@ -34,7 +34,7 @@ _markers = itertools.count(1)
 
 
 def run(quick: bool = False, only: str = "") -> dict[str, Any]:
-    """The benchmark."""
+    """Run the benchmark."""
     cases = {}
     for name, how, size, n, ours, theirs in CASES:
         if only not in name:
@@ -75,7 +75,7 @@ class Lane:
         self.writer.hear()
 
     def round(self) -> Round:
-        """One measurement."""
+        """Return one measurement."""
         work: dict[str, Any] = {"sets": self.sets, "size": self.size, "marker": str(next(_markers))}
         meter = Meter(writer=self.writer, server=self.server)
         self.watchers.ask(**work)

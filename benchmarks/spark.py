@@ -9,16 +9,17 @@
     beside  another client's awaited sets while the job writes to a pair, beside idle (spark_bystander.py)
     cross   all 7,156,092 cross rates of the ECB's history, published, read back and compared (spark_crosses.py)
 
-A write is acknowledged when it is committed and in the log; the server puts it into its map right after that, and
-takes the next request then. Each round begins when the server has done so. What the whole takes is in two contenders:
-`chp, 3 in a row`, one write after the other and the wait until the last one is in the map; and `chp, just written`, a
+A write is acknowledged when it is committed and in the log. Right after that the server puts the rows into its map, and
+only then takes the next request. Each round begins when the rows are in the map. Two contenders include this time:
+`chp, 3 in a row`, one write after the other and the wait until the last rows are in the map; and `chp, just written`, a
 read right after a write. The other reads are of keys that have an image already. `the first of the session` is one
 write of 100-byte values, before anything is warm: Python workers, imports, the JVM's compiler.
 
 Each round of a write and of a read tells the processor seconds of driver, JVM, Python workers and server
 (spark_processor.py). Those of a write include what the server does until the rows are in its map.
 
-Redis and one set a row are not atomic and no reader is told of anything; they are what people write otherwise.
+The writes to Redis, and those by one set a row, are not atomic. Redis tells no reader of a change. Users
+would write such programs otherwise.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ TOPIC = "bench"
 
 
 def run(quick: bool = False, only: str = "") -> dict[str, Any]:
-    """The benchmark."""
+    """Run the benchmark."""
     from chp_client.spark import session, stop
 
     rows, rounds = (100_000, 2) if quick else (1_000_000, 5)
@@ -54,7 +55,8 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
         frame, larger = (spark.range(0, rows, 1, 2).selectExpr(KEY, value).cache() for value in (VALUE, LARGER))
         frame.count()
         larger.count()
-        fewer = rows // 10  # of what takes microseconds a row
+        # The slow ways to write, which set each row singly, get fewer rows.
+        fewer = rows // 10
         few = frame.limit(fewer).repartition(2).cache()
         few.count()
         options = {"servers": server.address, "subtree": "/bench/"}
@@ -124,7 +126,7 @@ def _rate(
         seconds = time.monotonic() - begin
         figures: Round = {"rate": rows / seconds, "seconds": seconds}
         if used:
-            # What the server does with the rows after its acknowledgement counts too.
+            # Wait for the server again: its work on the rows after its acknowledgement counts too.
             before()
             figures |= used.since(earlier)
         return figures

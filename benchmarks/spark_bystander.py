@@ -1,13 +1,13 @@
 """How long a bystander's awaited sets take while a Spark job writes to the same pair.
 
-    idle                  nobody else does anything
+    idle                  no other client does anything
     while it is staged    from save() on until the commit is sent: two tasks stage rows
     from the commit on    until the server answers questions again: the rows are published and in its map then
 
 A bystander sets one key and waits until both servers have it, again and again. A set belongs to the time in which it
 began. The pair has journals. The job's commit notes the moment when it is sent; the processes of one machine share the
-clock. On two cores the job's tasks take processor time from the bystander and the servers while they stage. An active
-that gives way is counted as a change of sides, and there should be none.
+clock. On two cores the job's tasks take processor time from the bystander and the servers while they stage. Changes of
+the active server are counted too, and there should be none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IDLE, STAGED, COMMITTED = "chp, idle", "chp, while it is staged", "chp, from the
 
 
 def bystanders(spark: Any, frame: Any, rounds: int) -> dict[str, Any]:
-    """The case: the rows of a frame are written `rounds` times, into new keys the first time."""
+    """Return the case: the rows of a frame are written `rounds` times; only the first time makes new keys."""
     sets: dict[str, list[float]] = {IDLE: [], STAGED: [], COMMITTED: []}
     lasted: dict[str, list[float]] = {IDLE: [], STAGED: [], COMMITTED: []}
     with closing_all() as keep, tempfile.TemporaryDirectory(prefix="chp-bench-") as folder:
@@ -65,7 +65,7 @@ def bystanders(spark: Any, frame: Any, rounds: int) -> dict[str, Any]:
 
 def _figures(seconds: list[float]) -> Round:
     if not seconds:
-        # One set took all of the time.
+        # No set began in this time, because one set took longer than all of it.
         return {"rounds": 0}
     return {"rounds": len(seconds), **percentiles(seconds), "longest_us": max(seconds) * 1e6}
 
@@ -94,14 +94,14 @@ def waiting(pipe: Pipe, addresses: list[str]) -> None:
 
 
 def _register(spark: Any) -> None:
-    """Register the format "stamped": that of the product, which notes in a file when the commit is sent."""
+    """Register the format "stamped": the format of the product, which also notes in a file when it sends the commit."""
     from pyspark import cloudpickle
 
     from chp_client.spark.datasource import ChpDataSource
     from chp_client.spark.write import BatchWriter
 
     class StampedWriter(BatchWriter):
-        """The writer of the product; `stamp` is the file."""
+        """The writer of the product, which notes the moment of the commit in the file `stamp`."""
 
         stamp: str
 
@@ -124,7 +124,7 @@ def _register(spark: Any) -> None:
             return "stamped"
 
         def writer(self, schema: Any, overwrite: bool) -> StampedWriter:
-            """Return the writer with the file."""
+            """Return a `StampedWriter` for the file."""
             writer = StampedWriter(*self._for_writing(schema, overwrite), overwrite)
             writer.stamp = self._stamp
             return writer

@@ -2,12 +2,12 @@
 
     write    df.write.format("chp"), one transaction, all visible at once; nothing is set on the server but its store
     read     spark.read.format("chp") into a cache, as the comparison needs it
-    differences   rows of a full outer join on the key whose two values are not the same, both ways at once; the counts
-                  of both sides, and of the server's keys, have to be that of the rows
+    differences   the number of keys whose published value and read value differ, or that one side lacks (by a full
+                  outer join); the counts of both sides, and of the server's keys, have to be equal
 
 A day's crosses are the quotients of all pairs of its currencies, the euro among them. A key is /cross/day/base/quote,
 a value the quotient as Spark writes a double. `server_mib` is what the server holds afterwards; `server_peak_mib` the
-most it had, while it held the staged rows beside the map. Once, not in rounds: it takes a minute or two.
+most it had, while it held the staged rows beside the map. There is one round only, as it takes a minute or two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VALUES = "key string, value binary"
 
 
 def crosses(spark: Any, days: int) -> dict[str, Any]:
-    """The case, of the last so many days; 0 is all."""
+    """Return the case for the last `days` days; 0 means all days."""
     server = ChpServer()
     try:
         frame = _crosses(spark, days).cache()

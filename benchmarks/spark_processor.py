@@ -5,7 +5,7 @@
     workers   the Python processes that the JVM starts: planners and tasks
     server    the server of the store
 
-From /proc, in ticks of ten milliseconds. A process that has ended counts with what it had used at the last reading.
+The times come from /proc, in ticks of ten milliseconds. A process that has ended counts with its last reading.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Processor:
 
     def __init__(self, server: int) -> None:
         self._server = server
-        # What each process had used when it was seen last, by its kind.
+        # The seconds of each process at its last reading, by process id and kind.
         self._seen: dict[tuple[int, str], float] = {}
 
     def read(self) -> dict[str, float]:
@@ -59,7 +59,7 @@ def _stats() -> Iterator[tuple[int, _Stat]]:
         try:
             yield int(path.parent.name), _Stat(path.read_text())
         except OSError:
-            # It has ended.
+            # The process has ended.
             continue
 
 

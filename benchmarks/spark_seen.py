@@ -4,10 +4,10 @@
     writeStream         the same stream into format("chp"); from the beginning of addBatch, when Spark hands the batch
                         to the sink: the trigger's time and what was done before, as the query's progress says
     df.write            no stream: from the call of save()
-    ... since trigger   of writeStream, from the trigger itself: its log of offsets and its planning are in it
+    ... since trigger   of writeStream, from the trigger itself: with its log of offsets and its planning
 
 The application is a Clone in the driver; a batch is written all at once, so its last key says that all of it is there.
-The progress counts in milliseconds.
+The figures from the progress are in whole milliseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WAIT_S = 120.0
 
 
 def seen(spark: Any, address: str, batches: int) -> dict[str, Any]:
-    """The case."""
+    """Return the case."""
     wanted = batches + WARM
     by_call = _foreach_batch(spark, address, wanted)
     by_sink, since_trigger = _stream(spark, address, wanted)
@@ -44,7 +44,7 @@ def _figures(seconds: list[float]) -> Round:
 
 
 def _source(spark: Any) -> Any:
-    """A hundred rows a trigger, the same keys each time; the value is the batch's number."""
+    """Return a stream of a hundred rows a trigger, with the same keys each time, and the batch's number as value."""
     stream = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=ROWS, numPartitions=1).load()
     number = f"cast(value div {ROWS} as string)"
     return stream.selectExpr(f"concat('/seen/', value % {ROWS}) key", f"{number} value")
@@ -75,7 +75,7 @@ def _stream(spark: Any, address: str, batches: int) -> tuple[list[float], list[f
 
 
 def _run(writer: Any, address: str, batches: int) -> tuple[dict[int, float], dict[int, Any]]:
-    """When each batch was seen, and what the query says of it."""
+    """Return when each batch was seen, and what the query's progress says of the batch."""
     from chp_client import Clone
 
     shown: dict[int, float] = {}

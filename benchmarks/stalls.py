@@ -4,7 +4,7 @@ Each row is what an ordinary client may do with a large map: join it, or a subtr
 lease of many keys; delete everything; commit staged rows; let a great many ttls end at one moment; set values of
 16 MiB; back up, restore; open a thousand subtrees. The longest turn is processor time of the serving thread, as the
 server itself counts it (`chp status`), so a busy machine does not change it. A bystander sets one key and waits, again
-and again; the first row is that while nobody else does anything.
+and again. In the first row no other client does anything.
 
 The last case is the nightly reload of a table: all keys of a durable pair are set a second time, while another client
 joins and the servers write snapshots of their journals. It is measured beside the first fill, in processor time.
@@ -29,13 +29,13 @@ from .servers import ChpPair, ChpServer, status, wait_in_sync
 
 VALUE = b"v" * 100
 BATCH = 10_000
-SIZES = (3_000_000, 300_000)  # keys; for a first look
+SIZES = (3_000_000, 300_000)  # keys: whole, quick
 LARGE = (16 << 20) - 1024
 RELOADED = (1_000_000, 200_000)
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Each row on a server of its own."""
+    """Measure each row on a server of its own."""
     keys = SIZES[quick]
     rows: list[tuple[str, Callable[[Role, int], object]]] = [
         ("nothing", lambda role, n: time.sleep(3)),
@@ -136,7 +136,7 @@ def _bound(before: dict[str, Any], after: dict[str, Any]) -> float:
 
 
 def bystanding(pipe: Pipe, port: int) -> None:
-    """Set and wait while told to; answers with the longest wait."""
+    """Set one key and wait, again and again, until the parent says stop; answer with the longest wait."""
     from chp_client import Clone
 
     clone = Clone(f"tcp://127.0.0.1:{port}", subtree="/bystander/")
@@ -155,7 +155,7 @@ def bystanding(pipe: Pipe, port: int) -> None:
 
 
 def reloading(pipe: Pipe, addresses: list[str], keys: int) -> None:
-    """Set all keys, again and again, while another Clone joins if it is told so; answers with the time it took."""
+    """Set all keys at each message of the parent, beside a joining Clone if it says so; answer with the seconds."""
     from chp_client import Clone
 
     with Clone(addresses, subtree=None) as clone:
@@ -174,7 +174,7 @@ def reloading(pipe: Pipe, addresses: list[str], keys: int) -> None:
 
 
 def client(pipe: Pipe, port: int, fill: int) -> None:
-    """Fill the map, then do what it is told."""
+    """Fill the map, then do what the parent says."""
     from chp_client import Clone
 
     address = f"tcp://127.0.0.1:{port}"

@@ -2,9 +2,9 @@
 
 first sync   100,000 and 1,000,000 keys of 100 bytes, 10,000 updates a second going on; from `Clone(...)` to
              SYNCED, compared with the server's fingerprint; beside Redis HGETALL, and SCAN + MGET, into a dict
-             (whose copies are of no one moment). A subtree has a tenth of the keys, and joins as everything does
-resume       a replica of 100,000 keys missed 10,000 updates; from its request to KTHXBAI, applied (frames by hand,
-             so that no reconnecting is in the figure)
+             (whose copies do not show a single moment). A Clone of a subtree, a tenth of the keys, joins too
+resume       a copy of 100,000 keys missed 10,000 updates; from its request until the answer, up to KTHXBAI, is applied
+             (frames by hand, so that no reconnecting is in the figure)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUBTREES = 10
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """The benchmark."""
+    """Run the benchmark."""
     cases = {}
     for keys, rounds in ((100_000, 5), (1_000_000, 5)) if not quick else ((100_000, 2),):
         with closing_all() as keep:
@@ -44,7 +44,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 class Filled:
-    """Run a store with keys, and a program that goes on updating them."""
+    """A store with keys, and a program that goes on updating them."""
 
     def __init__(self, kind: str, keys: int, subtree: str = "") -> None:
         self.kind, self.keys, self.subtree, self.tree = kind, keys, subtree, chosen_tree()
@@ -53,7 +53,7 @@ class Filled:
         self.updater.hear(300)
 
     def round(self) -> Round:
-        """A process that joins, and ends."""
+        """Return one measurement of a process that joins and ends."""
         with programs_of(self.tree):
             keys = self.keys // SUBTREES if self.subtree else self.keys
             joiner_role = Role(joiner, kind=self.kind, port=self.server.port, keys=keys, subtree=self.subtree)
@@ -75,7 +75,7 @@ class Filled:
 
 
 def updater(pipe: Pipe, kind: str, port: int, keys: int) -> None:
-    """Fill the store; then, when told, 10,000 updates a second until told to stop."""
+    """Fill the store; then make 10,000 updates a second between the parent's start and stop."""
     names = [f"/k/{i % SUBTREES}/{i:06d}" for i in range(keys)]
     put = _putter(kind, port)
     for at in range(0, keys, BATCH):
@@ -115,7 +115,7 @@ def _putter(kind: str, port: int) -> Any:
 
 
 def joiner(pipe: Pipe, kind: str, port: int, keys: int, subtree: str) -> None:
-    """Get everything, or a subtree, into a dict; answers with how long it took."""
+    """Get everything, or a subtree, into a dict; answer with how long it took."""
     from chp_client import Clone
 
     client: Any = None
@@ -147,7 +147,7 @@ def joiner(pipe: Pipe, kind: str, port: int, keys: int, subtree: str) -> None:
 
 
 def resume(rounds: int) -> dict[str, Any]:
-    """Frames by hand: ask for what changed since a number, and apply it."""
+    """Measure, with frames by hand, how long it takes to ask for the changes after a number and to apply them."""
     with closing_all() as keep:
         server = keep(ChpServer())
         filler = keep(Role(updater, kind="chp", port=server.port, keys=100_000))
@@ -187,5 +187,5 @@ def _resume(server: ChpServer, at: int, held: dict[str, bytes]) -> dict[str, Any
 
 
 def median_s(rounds: list[Round]) -> float:
-    """The median of the seconds."""
+    """Return the median of the seconds."""
     return statistics.median(float(r["seconds"]) for r in rounds)

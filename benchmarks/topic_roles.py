@@ -1,6 +1,6 @@
-"""Who publishes to topics and who consumes, of a pair or of Redis Streams, each in a process of its own (topics.py).
+"""Publishers and consumers of topics of a pair, or of Redis Streams, each in a process of its own (topics.py).
 
-Told of a round, they make everything ready before it begins: messages, topics, groups, members.
+Before a round begins, they make everything ready: messages, topics, groups, members.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from .latency import KEYS as AWAITED_KEYS
 from .roles import Pipe
 
 SIZE, BATCH, KEYS = 100, 1000, 5000
-# This many values are distinct where keys are not.
+# Without keys, this many values are distinct, and then they repeat.
 CYCLE = 100_000
 PACE_S = 0.001
 # Redis' publisher sends this many batches in one pipeline, like a window.
 AHEAD = 10
 # A consumer has everything if all is published and it gets nothing for this long.
 IDLE_S = 0.5
-# A worker leaves if it gets nothing for this long, as slots move to it meanwhile.
+# A worker leaves if it gets nothing for this long. It waits so long because slots may still move to it.
 WORKER_IDLE_S = 10.0
 _STAMP = struct.Struct("<d")
 
 
 def publisher(pipe: Pipe, kind: str, address: str) -> None:
-    """Publishes thousands; answers with the rate until the last acknowledgement."""
+    """Publish batches of 1,000; answer with the rate until the last acknowledgement."""
     store = STORES[kind](address)
     pipe.say(up=True)
     for words in iter(pipe.hear, None):
@@ -61,8 +61,8 @@ def _work(n: int, keys: int) -> list[tuple[list[bytes], list[str] | None]]:
 
 
 def consumer(pipe: Pipe, kind: str, address: str) -> None:
-    """Takes and acknowledges until all was published and nothing comes; answers with how many there were, and when the
-    last of them was acknowledged."""
+    """Take and acknowledge messages until all are published and none comes; answer with their count, and the time of
+    the last acknowledgement."""
     store = STORES[kind](address)
     pipe.say(up=True)
     while True:
@@ -118,7 +118,7 @@ class Topics:
         self.last = 0.0
 
     def make(self, topic: str, groups: list[str]) -> None:
-        """A topic that lets go of what all groups have acknowledged."""
+        """Make a topic that drops what all groups have acknowledged; the topic `backlog` keeps everything."""
         found = self.clone.topic(topic)
         found.create("acknowledged" if topic != "backlog" else "all", timeout=30)
         for group in groups:
@@ -155,7 +155,7 @@ class Topics:
         return (None, []) if self.batch is None else (self.batch.keys, self.batch.values)
 
     def acknowledge(self) -> None:
-        """The last of it is done."""
+        """Acknowledge the batch that was taken last."""
         self.batch.done().on_settled(self._settled)
 
     def step(self) -> None:
@@ -170,14 +170,14 @@ class Topics:
         self.last = time.monotonic()
 
     def leave(self) -> float:
-        """End; when the last acknowledgement came."""
+        """Close the consumer; return the time when the last acknowledgement came."""
         self.clone.flush(timeout=60)
         self.consumer.close()
         return self.last
 
 
 class Streams:
-    """Redis, the same way."""
+    """Redis Streams, with the methods of `Topics`."""
 
     def __init__(self, address: str) -> None:
         import redis
@@ -190,7 +190,7 @@ class Streams:
         self.last = 0.0
 
     def make(self, topic: str, groups: list[str]) -> None:
-        """A stream with its groups."""
+        """Make a stream with its groups."""
         for group in groups:
             self.client.xgroup_create(topic, group, id="0", mkstream=True)
 
@@ -225,7 +225,7 @@ class Streams:
         return None, self.values
 
     def acknowledge(self) -> None:
-        """The last of it is done."""
+        """Acknowledge the messages that were taken last."""
         self.client.xack(self.topic, self.group, *self.ids)
         self.last = time.monotonic()
 
@@ -267,7 +267,7 @@ def awaiter(pipe: Pipe, address: str) -> None:
 
 
 def pacer(pipe: Pipe, kind: str, address: str) -> None:
-    """1,000 messages a second, each with the moment when it was published."""
+    """Publish 1,000 messages a second, each with the moment when it is published."""
     put: Callable[[bytes], object]
     if kind == "chp":
         from chp_client import Clone
@@ -293,7 +293,7 @@ def _xadd(client: Any, value: bytes) -> object:
 
 
 def handler(pipe: Pipe, kind: str, address: str) -> None:
-    """Tells how old each message was when it came."""
+    """Tell how old each message was when it came."""
     store = STORES[kind](address)
     store.make("paced", ["g"])
     store.join("paced", "g")
@@ -313,7 +313,7 @@ def handler(pipe: Pipe, kind: str, address: str) -> None:
 
 
 def scheduler(pipe: Pipe, address: str) -> None:
-    """Schedules messages for tomorrow; or at a pace, and answers with how late the pair published each of them."""
+    """Schedule messages for tomorrow; or at a pace, and then answer with how late the pair published the messages."""
     from chp_client import Clone
 
     clone = Clone(address.split(","), subtree=None)
@@ -326,7 +326,7 @@ def scheduler(pipe: Pipe, address: str) -> None:
             continue
         pace, n = words["pace"], words["pace"] * words["seconds"]
         topic = clone.topic("scheduled")
-        # Filling takes a while. What is due meanwhile would be late.
+        # Scheduling takes a while. A message that is due meanwhile would count as late.
         begin = datetime.now(UTC) + timedelta(seconds=3 + n / 4000)
         _schedule(clone, [begin + timedelta(seconds=i / pace) for i in range(n)])
         assert datetime.now(UTC) < begin, "the messages were due before all were scheduled"
@@ -341,7 +341,7 @@ def scheduler(pipe: Pipe, address: str) -> None:
         assert len(late) == len(seen) == n, (
             f"{len(late):,} messages were published, {len(seen):,} different ones of {n:,}"
         )
-        # A time has whole milliseconds.
+        # The pair keeps times in whole milliseconds, so a message may seem early by up to 1 ms.
         assert min(late) > -0.0011, "a message was published before its time"
         late.sort()
         pipe.say(p50_us=late[n // 2] * 1e6, p99_us=late[n * 99 // 100] * 1e6, latest_ms=late[-1] * 1e3)
@@ -359,7 +359,7 @@ def _schedule(clone: Any, moments: list[datetime]) -> None:
 
 
 def flow(pipe: Pipe, address: str) -> None:
-    """Publishes a hundred batches of 1,000 a second from when it is told to until it is told to stop."""
+    """Publish a hundred batches of 1,000 a second, between the parent's start and stop."""
     from chp_client import Clone
 
     clone = Clone(address.split(","), subtree=None)
@@ -383,8 +383,8 @@ def flow(pipe: Pipe, address: str) -> None:
 
 
 def member(pipe: Pipe, address: str) -> None:
-    """Takes and acknowledges until it is told to leave, or has all of what no more comes of; answers with when it got
-    something."""
+    """Take and acknowledge messages until the parent says to leave, or says that no more are published and all have
+    come. Answer with the times at which messages came."""
     store = Topics(address)
     pipe.say(up=True)
     while True:
@@ -405,7 +405,7 @@ def member(pipe: Pipe, address: str) -> None:
 
 
 def worker(pipe: Pipe, address: str, rate: int) -> None:
-    """Take messages, each for its part of a second, until no more come for a while."""
+    """Take messages, and work 1 / `rate` seconds on each, until no more come for a while."""
     store = Topics(address)
     pipe.say(up=True)
     while True:

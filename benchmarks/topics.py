@@ -2,20 +2,21 @@
 
     1 + 1, 1 + 10     one publisher (`publish_many` of 1,000), one consumer; or ten that share a group, with 5,000 keys
     singly            the first of these by `publish`, one message a call
-    10 groups         the same with ten groups of one consumer: the rate is of what was delivered
+    10 groups         one publisher, and ten groups of one consumer: the rate counts what was delivered
     steps             each batch's acknowledgement is one record with a key and as many messages to another topic, and
-                      awaited before the next batch is taken; of Redis a MULTI of XACK, SET and XADDs
+                      is awaited before the next batch is taken; with Redis a MULTI of XACK, SET and XADDs
     two partitions    1,000 messages with two keys through a group of two, as a source asks: its bound is one second
     rebalance         members of a group go from one to ten and back beside 100,000 messages/s: the longest silence
-    uneven            three members of which one is ten times slower: their rate as a part of what each of them can do
-    drain             a backlog that was published while nobody was there, and the servers' memory while it waits
+    uneven            three members, one of them ten times slower: their rate as a part of the sum of their own rates
+    drain             a backlog that was published while no consumer was there, and the servers' memory with it
     scheduled         a million messages wait, and some of them are due at 10,000/s: how late each is published, and
                       what the servers cost while all wait, beside a topic where none waits
     latency           from `publish` at 1,000/s to the handler, beside one durable set after another on the same pair
 
-Messages are of 100 bytes, the pair has a journal each with --sync always; Redis has appendfsync always, one disk, and
-no replica. A rate counts from the first `publish` until the last acknowledgement of publisher and consumers. That all
-came, once, and of each key in order, is asserted of every round; Redis promises no order of keys, and is not asked.
+Messages have 100 bytes. Each server of the pair has a journal with --sync always. Redis has appendfsync always, one
+disk, and no replica. A rate counts from the first `publish` until the last acknowledgement of publisher and consumers.
+Every round asserts that all messages came, once, and that those of each key came in order. Redis promises no order of
+keys, so its order is not checked.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from .topic_roles import awaiter, consumer, flow, handler, member, pacer, publis
 
 @dataclass(frozen=True)
 class Kind:
-    """What is done in a case, and the messages of a round for us and for Redis."""
+    """A kind of case: what it does, and the number of messages of a round for us and for Redis."""
 
     messages: int
     redis_messages: int
@@ -55,7 +56,8 @@ CASES = {
     "1 consumer, each batch one record: done, a key, as many messages": Kind(300_000, 50_000, steps=True),
 }
 BACKLOG = (5_000_000, 300_000)  # whole, quick
-BACKLOG_REDIS = (200_000, 50_000)  # it lies in its memory
+# Redis keeps its backlog in memory, so its backlog is smaller.
+BACKLOG_REDIS = (200_000, 50_000)
 # The messages that are scheduled, and the seconds in which 10,000 of them are due each second.
 SCHEDULED = ((1_000_000, 20), (100_000, 3))
 DUE_A_SECOND, IDLE_S = 10_000, 10.0
@@ -64,7 +66,7 @@ _topics = itertools.count(1)
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """The benchmark."""
+    """Run the benchmark."""
     cases = {name: _case(kind, quick) for name, kind in CASES.items()}
     cases[f"a backlog of {BACKLOG[quick]:,}, drained"] = drained(quick)
     cases[f"{SCHEDULED[quick][0]:,} scheduled, and 10,000/s due"] = scheduled(quick)
@@ -79,7 +81,8 @@ def _case(kind: Kind, quick: bool) -> dict[str, Any]:
     with closing_all() as keep:
         lanes = {store: keep(Lane(store, kind)) for store in ("chp", "redis") if _is_there(store)}
         for lane in lanes.values():
-            lane.round(20_000)  # everything is warm
+            # The first round warms everything up.
+            lane.round(20_000)
         sizes = {"chp": kind.messages // share, "redis": kind.redis_messages // share}
         work = {store: partial(lane.round, sizes[store]) for store, lane in lanes.items()}
         results = in_turn(work, rounds)
@@ -98,7 +101,7 @@ def _compared(results: dict[str, list[Round]]) -> dict[str, Any]:
 
 
 def _started(store: str) -> tuple[Any, str, dict[str, Process]]:
-    """A store, what to connect to, and its processes."""
+    """Return a store, the address to connect to, and its processes."""
     if store == "redis":
         redis = Redis("--appendonly", "yes", "--appendfsync", "always")
         return redis, str(redis.port), {"server": redis}
@@ -123,7 +126,7 @@ class Lane:
         self._processes = processes | {"publisher": self.publisher}
 
     def round(self, messages: int) -> Round:
-        """One measurement."""
+        """Return one measurement."""
         kind, topic = self.kind, f"t{next(_topics)}"
         self.publisher.ask(messages=messages, keys=kind.keys, singly=kind.singly, topic=topic, groups=self.names)
         for name, role in self.consumers:
@@ -163,7 +166,7 @@ def figures(published: Round, took: list[Round], due: int) -> Round:
 
 
 def drained(quick: bool) -> dict[str, Any]:
-    """All is published before anybody comes; several groups drain it, one after the other."""
+    """Publish a backlog before any consumer comes; then let several groups drain it, one after the other."""
     rounds = 2 if quick else 5
     with closing_all() as keep:
         lanes = {store: keep(Backlog(store, quick, rounds)) for store in ("chp", "redis") if _is_there(store)}
@@ -175,7 +178,7 @@ def drained(quick: bool) -> dict[str, Any]:
 
 
 class Backlog:
-    """Messages that wait, and what a server has more in memory with them than before."""
+    """A backlog of messages, and by how much the memory of each server grew with it."""
 
     def __init__(self, store: str, quick: bool, rounds: int) -> None:
         self.server, address, processes = _started(store)
@@ -193,7 +196,7 @@ class Backlog:
             self.filled[f"{name}_grew_mb"] = (process.memory_bytes() - before[name]) / 1e6
 
     def round(self) -> Round:
-        """One group comes, and takes all of it."""
+        """Let one group take the whole backlog, and return the figures."""
         begin = time.monotonic()
         self.consumer.ask(topic="backlog", group=next(self.groups), keyed=False, steps=False)
         took = self.consumer.ask(300, all=True)
@@ -241,7 +244,7 @@ def _idle(processes: dict[str, Process]) -> Round:
 
 
 def latency(quick: bool) -> dict[str, Any]:
-    """From `publish` to the handler, and a set that is waited for, on one pair in turn; Redis: XADD to its reader."""
+    """Measure `publish` to the handler, and an awaited set, on one pair in turn; for Redis, XADD to its reader."""
     messages, rounds = (500, 2) if quick else (3000, 5)
     with closing_all() as keep:
         pair, address, _ = _started("chp")
@@ -271,7 +274,7 @@ class Handled:
         self.publisher.hear()
 
     def round(self, messages: int) -> Round:
-        """One measurement."""
+        """Return one measurement."""
         self.consumer.say(messages=messages)
         self.publisher.ask(messages=messages)
         return percentiles(self.consumer.hear()["took"])
@@ -289,7 +292,7 @@ class Beside:
         self._handled, self._awaited = handled, awaited
 
     def round(self, messages: int) -> Round:
-        """One measurement."""
+        """Return one measurement."""
         self._handled.consumer.say(messages=messages)
         self._handled.publisher.say(messages=messages)
         took = self._awaited.round(messages // 10)
@@ -299,14 +302,14 @@ class Beside:
 
 
 class Awaited:
-    """One set after another."""
+    """A client that awaits one set after another."""
 
     def __init__(self, address: str) -> None:
         self.client = Role(awaiter, address=address)
         self.client.hear()
 
     def round(self, sets: int) -> Round:
-        """One measurement."""
+        """Return one measurement."""
         return percentiles(self.client.ask(sets=sets)["took"])
 
     def close(self) -> None:
@@ -340,7 +343,7 @@ class Changing:
             role.hear()
 
     def round(self, *, steady: bool = False) -> Round:
-        """Three seconds alone, three together, three alone; every message comes once, or it is an error."""
+        """Run one member for 3 s, ten for 3 s, one for 3 s; raise AssertionError unless every message comes once."""
         topic = f"t{next(_topics)}"
         self.publisher.ask(topic=topic)
         first, *others = self.members
@@ -378,7 +381,7 @@ WORK_S = (40, 20)  # whole, quick
 
 
 def uneven(quick: bool) -> dict[str, Any]:
-    """Three members share a backlog. Return their rate as a part of what each of them can do."""
+    """Let three members share a backlog. Return their rate as a part of the sum of their own rates."""
     with closing_all() as keep:
         pair, address, _ = _started("chp")
         keep(pair)
@@ -388,7 +391,7 @@ def uneven(quick: bool) -> dict[str, Any]:
 
 
 class Uneven:
-    """Programs that each take a time of their own for a message."""
+    """Members that take different times for a message."""
 
     def __init__(self, address: str, work_s: int) -> None:
         self.members = [Role(worker, address=address, rate=rate) for rate in SPEEDS]
@@ -398,7 +401,7 @@ class Uneven:
         self._messages = work_s * sum(SPEEDS) // 1000 * 1000
 
     def round(self) -> Round:
-        """One measurement; every message comes once, or it is an error."""
+        """Return one measurement; raise AssertionError unless every message is handled once."""
         topic = f"t{next(_topics)}"
         self.publisher.ask(messages=self._messages, keys=UNEVEN_KEYS, singly=False, topic=topic, groups=["g"])
         self.publisher.ask(300, go=True)

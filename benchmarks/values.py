@@ -1,6 +1,6 @@
 """How long one set of a large value takes, awaited: 64 KiB, 1, 4 and 16 MiB, beside Redis SET.
 
-What Redis is sent once goes two ways here: to the server, and back to all that hold the key, which the writer does too.
+A value goes to Redis once. Here it goes to the server, and back to all clients that hold the key, with the writer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CASES = [
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """The benchmark."""
+    """Run the benchmark."""
     cases: dict[str, Any] = {}
     with closing_all() as keep:
         lanes = {"chp": keep(Awaited("chp"))}

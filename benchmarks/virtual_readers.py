@@ -23,7 +23,7 @@ from tests.sim.world import World
 EVERYTHING = channel_topic("")
 WRITER = "w"
 KEYS, CREDIT = 100, 4
-# Readers come and go in so many equal steps, in so many seconds together.
+# Readers join servers in this many equal steps, which take this many seconds together.
 STEPS, STEPS_S = 100, 1.0
 SETTLED_S = 4.0
 
@@ -37,7 +37,7 @@ class Reader:
     proof: list[Any] = field(default_factory=list)
     asked: int = 0
     question: Question | None = None
-    # The last number of a record on the way to `at`, while an answer comes.
+    # While an answer with records comes: the last number of the records so far.
     records_to: int = 0
 
 
@@ -60,7 +60,7 @@ class Audience:
     def __init__(self, world: World, server: str) -> None:
         self.world, self.server, self.name, self.running = world, server, f"{server}'s", True
         self.readers: list[Reader] = []
-        # What the server sent to readers, and what was wrong with it.
+        # Counters of what the server sent to readers, and of holes in it.
         self.counts: Counter[str] = Counter()
         self._last = 0
         # The readers that ask as soon as the server greets them.
@@ -71,7 +71,7 @@ class Audience:
     def join(self, reader: Reader, *, asks: bool = True) -> None:
         """Subscribe as a reader to everything and to its own channel, where the server greets it alone.
 
-        It asks if this is the server that it follows.
+        The reader asks a question only if it follows this server (`asks`).
         """
         conn = Conn("upd", self.name, self.server)
         conn.identity = reader.session
@@ -173,7 +173,7 @@ class VirtualReaders:
         self._run(SETTLED_S)
         self._do("set " + WRITER + "".join(f" /{i}" for i in range(KEYS)))
         self._run(SETTLED_S)
-        # The writer's own.
+        # Leave out the snapshot of the writer.
         self._by_pair = -self._snapshots_of_pair()
         self._replicas = [f"R{i}" for i in range(1, replicas + 1)]
         for name in self._replicas:
@@ -204,7 +204,7 @@ class VirtualReaders:
         return sum(self.world.nodes[name].core.committer.counts["snapshots"] for name in "PB")
 
     def start(self) -> dict[str, int]:
-        """Let all readers begin; return what a server sent for that, at most, and who made the snapshots."""
+        """Let all readers begin; return the most that a server sent for this, and how many snapshots the pair made."""
         taken = self._join(self._readers, self._servers)
         taken["snapshots_by_the_pair"] = self._by_pair + self._snapshots_of_pair()
         return taken
@@ -229,7 +229,7 @@ class VirtualReaders:
         return found
 
     def lose(self) -> dict[str, int]:
-        """Kill a replica, so that its readers go to the others; return how many, and what a server sent, at most."""
+        """Kill a replica, so that its readers go to the others; return their number, and the most a server sent."""
         lost, *left = self._servers
         self._do(f"crash {lost}")
         readers = self._audiences.pop(lost).leave()

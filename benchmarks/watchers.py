@@ -23,7 +23,7 @@ GIVE_UP_S = 60.0
 
 
 def watchers(pipe: Pipe, kind: str, address: str, n: int) -> None:
-    """`n` watchers of a kind in `KINDS`; answers with sums over them."""
+    """Run `n` watchers of a kind in `KINDS`; answer with the sums of their figures."""
     lines = [_fork(KINDS[kind], address, LOOK_S * max(1, n // 4)) for _ in range(n)]
     for line in lines:
         line.readline()
@@ -76,7 +76,7 @@ def _rounds(line: Any, get: Callable[[], Any], held: dict[Any, Any], look_s: flo
         while get() != line_marker and time.monotonic() < until:
             time.sleep(look_s)
         end = time.monotonic()
-        # Counters move just after the map does.
+        # The counters change just after the map, so wait for them.
         time.sleep(0.05)
         cpu, after = _cpu_s() - cpu, stats()
         want = expected(todo["sets"], todo["size"])
@@ -87,7 +87,7 @@ def _rounds(line: Any, get: Callable[[], Any], held: dict[Any, Any], look_s: flo
 
 
 def chp(line: Any, address: str, look_s: float) -> None:
-    """A Clone that holds everything."""
+    """Watch with a Clone that holds everything."""
     with clone_of(address) as clone:
         clone.wait_until_synced(timeout=30)
 
@@ -101,7 +101,7 @@ def chp(line: Any, address: str, look_s: float) -> None:
 
 
 def chp_batches(line: Any, address: str, look_s: float) -> None:
-    """A Clone whose changes are read as columns and kept."""
+    """Watch with a Clone; read its changes as columns, and keep them."""
 
     def take(watch: Any, held: dict[Any, Any], count: dict[str, int]) -> None:
         for changes in watch.batches():
@@ -112,7 +112,7 @@ def chp_batches(line: Any, address: str, look_s: float) -> None:
 
 
 def chp_changes(line: Any, address: str, look_s: float) -> None:
-    """A Clone whose changes are read one by one and kept."""
+    """Watch with a Clone; read its changes one by one, and keep them."""
 
     def take(watch: Any, held: dict[Any, Any], count: dict[str, int]) -> None:
         for change in watch:
@@ -139,12 +139,12 @@ def _looping(
 
 
 def redis_keys(line: Any, address: str, look_s: float) -> None:
-    """A subscriber that gets "key value" for each SET, and keeps it."""
+    """Watch with a subscriber that gets "key value" for each SET, and keep the values."""
     _redis(line, address, look_s, _one)
 
 
 def redis_packed(line: Any, address: str, look_s: float) -> None:
-    """A subscriber that gets a thousand keys and values packed by hand, and keeps them."""
+    """Watch with a subscriber that gets a thousand keys and values packed by hand, and keep them."""
     import msgpack
 
     def take(held: dict[Any, Any], data: bytes) -> int:

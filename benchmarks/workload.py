@@ -1,7 +1,7 @@
 """What is written in the rate benchmarks: laps over 10,000 keys, each lap with other values.
 
-Everything is made before the clock starts, for us and for the peers alike: what is measured is the store. The values
-of a lap are told apart by a number in front, so a watcher whose copy ends with an older lap is found out.
+Everything is made before the clock starts, for us and for other stores alike, so only the store is measured. The values
+of a lap begin with its number, so a watcher whose copy ends with an older lap is detected.
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ from functools import cache
 
 KEYS = 10_000
 BATCH = 1000
-LAPS = 7  # kinds of laps: then they repeat
+# The values repeat after this many laps.
+LAPS = 7
 MARKER = "/bench/done"
 
 
 @cache
 def keys() -> list[str]:
-    """All keys."""
+    """Return all keys."""
     return [f"/bench/{i:06d}" for i in range(KEYS)]
 
 
 @cache
 def values(size: int, lap: int) -> list[bytes]:
-    """The values of a lap, in the order of the keys."""
+    """Return the values of a lap, in the order of the keys."""
     return [(b"%d:%d" % (lap, i)).ljust(size, b".") for i in range(KEYS)]
 
 
 def batches(sets: int, size: int) -> list[tuple[list[str], list[bytes]]]:
-    """`sets` sets as (keys, values) of a thousand each."""
+    """Return `sets` sets as columns (keys, values) of a thousand each."""
     columns = [
         [(keys()[at : at + BATCH], values(size, lap)[at : at + BATCH]) for at in range(0, KEYS, BATCH)]
         for lap in range(LAPS)

@@ -19,7 +19,7 @@ Batches = list[tuple[list[str], list[bytes]]]
 
 
 def writer(pipe: Pipe, kind: str, address: str) -> None:
-    """Write what is asked for; answers with when it began and when the last was acknowledged."""
+    """Write what the parent asks for; answer with the times of the beginning and of the last acknowledgement."""
     write = KINDS[kind](address)
     pipe.say(up=True)
     while True:
@@ -31,7 +31,7 @@ def writer(pipe: Pipe, kind: str, address: str) -> None:
 
 
 def clone_of(address: str) -> Any:
-    """Return a Clone of a server, of two with a comma between, or of those in a client file; it is not waited for."""
+    """Return a Clone that is not yet synced. `address` has one server, two with a comma, or is a client file."""
     from chp_client import Clone
 
     return Clone(client_file=address) if address.endswith(".toml") else Clone(address.split(","))
@@ -44,7 +44,7 @@ def _clone(address: str) -> Any:
 
 
 def chp_keys(address: str) -> Callable[[Batches, bytes], None]:
-    """See the module."""
+    """Return a writer that sets one key a call."""
     clone = _clone(address)
 
     def write(work: Batches, marker: bytes) -> None:
@@ -59,7 +59,7 @@ def chp_keys(address: str) -> Callable[[Batches, bytes], None]:
 
 
 def chp_many(address: str) -> Callable[[Batches, bytes], None]:
-    """See the module."""
+    """Return a writer that sets a thousand keys a call."""
     clone = _clone(address)
 
     def write(work: Batches, marker: bytes) -> None:
@@ -78,7 +78,7 @@ def _redis(address: str) -> Any:
 
 
 def redis_keys(address: str) -> Callable[[Batches, bytes], None]:
-    """See the module."""
+    """Return a writer that sends SET and PUBLISH for each key, in pipelines of 1,000 keys."""
     client = _redis(address)
 
     def write(work: Batches, marker: bytes) -> None:

@@ -26,7 +26,7 @@ async def bids(pair: list[str]) -> None:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the auction on a pair of servers."""
     with servers() as pair:
         asyncio.run(bids(pair))
 

@@ -3,9 +3,9 @@
     python -m examples.black_box [KEYS]
 
 A Clone's agent is one thread, so one process takes about as much as one core can. Beyond that, several processes hold
-disjoint subtrees. Each one here records what it sees: a line for each key, into a file of its own. The stream is the
-same for one process and for two, and what is printed is the rate of both. Two are quicker only where the machine has
-cores for them beside the servers and the writer.
+disjoint subtrees. Here each process records its changes, one line for each change, into a file of its own. The program
+sends the same stream to one process and then to two, and prints both rates. Two processes are quicker only if the
+machine has free cores for them beside the servers and the writer.
 """
 
 import os
@@ -25,7 +25,7 @@ SUBTREES = ("/box/0/", "/box/1/")
 
 
 def record(pair: list[str], subtrees: list[str], file: str, listens: Event) -> None:
-    """Write each change of these subtrees to a file, until each subtree has told its end."""
+    """Write each change of these subtrees to a file, until the key `end` of each subtree has arrived."""
     ends = {f"{subtree}end" for subtree in subtrees}
     with (
         open(file, "wb", buffering=1 << 20) as out,
@@ -43,7 +43,7 @@ def record(pair: list[str], subtrees: list[str], file: str, listens: Event) -> N
 
 
 def stream(clone: Clone[bytes], keys: int) -> None:
-    """Write the keys to the subtrees in turn, and then the end of each."""
+    """Set the keys in the subtrees in turn, then the key `end` of each subtree."""
     for start in range(0, keys, BATCH):
         subtree = SUBTREES[start // BATCH % len(SUBTREES)]
         clone.set_many({f"{subtree}{i}": b"%d" % i for i in range(start, min(start + BATCH, keys))})
@@ -51,7 +51,7 @@ def stream(clone: Clone[bytes], keys: int) -> None:
 
 
 def rate(pair: list[str], keys: int, shares: list[list[str]], folder: Path) -> float:
-    """Record the stream with a process for each share of the subtrees; return the changes of a second."""
+    """Record the stream with a process for each share of the subtrees; return the number of changes per second."""
     context = get_context("spawn")
     boxes = []
     for i, share in enumerate(shares):

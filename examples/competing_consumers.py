@@ -1,4 +1,4 @@
-"""Three workers share a topic. One dies with work in hand, and the others do it: in order by key, nothing twice.
+"""Three workers share a topic. One dies, and the others do its unfinished work: in order for each key, nothing twice.
 
     python -m examples.competing_consumers
 
@@ -22,20 +22,20 @@ WORKERS = ["ann", "bob", "eve"]
 
 
 def worker(pair: list[str], name: str) -> None:
-    """Work in a process of its own, until it dies."""
+    """Handle jobs in a process of its own, until this process is killed."""
     with Clone(pair, None, codec="json") as clone, clone.topic("jobs").consumer("w", ttl=TTL_S, name=name) as consumer:
         for n, batch in enumerate(consumer):
             worked = [{"job": message.offset, "key": message.key, "by": name} for message in batch]
             if name == "bob" and n == 2:
-                # The work is done, and not acknowledged.
+                # Die after the work is done and before it is acknowledged.
                 os.kill(os.getpid(), signal.SIGKILL)
-            # A worker that was stopped for too long is fenced: other workers do these messages.
+            # If this worker was stopped for too long, the pair fences it, and other workers handle these messages.
             with suppress(Fenced):
                 batch.commit(publish={"done": worked})
 
 
 def fill(clone: Clone) -> None:
-    """Wait for the three, then publish jobs of fifty customers."""
+    """Wait until the three workers have joined, then publish jobs of fifty customers."""
     jobs = clone.topic("jobs")
     while len(jobs.groups()[0]["members"]) < len(WORKERS):
         Event().wait(0.05)
@@ -56,7 +56,7 @@ def main() -> None:
     """Start the workers, publish jobs, and read the results."""
     with servers() as pair, Clone(pair, None, codec="json") as clone:
         for topic in map(clone.topic, ("jobs", "done")):
-            # The topics of an earlier run go.
+            # Remove the topics of an earlier run.
             with suppress(NoSuchTopic):
                 topic.remove(10)
         clone.topic("jobs").subscribe("w", timeout=10)

@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def serve(web: Clone, requests: int) -> str:
-    """Return whether the limit allows so many requests."""
+    """Return "served", or a refusal if there are more requests than the limit."""
     # This is a dict lookup, without a round trip.
     limit = web["/config/web/limit"]
     return "served" if requests <= limit else f"refused, the limit is {limit}"

@@ -1,11 +1,11 @@
-"""Espresso: a proxy that prints a line for each message between PUB and SUB programs, or of a live pair.
+"""Espresso: print a line for each message that passes between PUB and SUB programs, or that a live pair publishes.
 
     python -m examples.espresso
 
 Without arguments it demonstrates both. With two addresses (`python -m examples.espresso tcp://127.0.0.1:6001
 tcp://127.0.0.1:6000`) it is a proxy: publishers connect to the first address, subscribers to the second. `python -m
-examples.espresso --pair SERVER [SUBTREE]` prints what a server publishes. It changes nothing. It is no Clone, and a
-pair with keys does not admit it.
+examples.espresso --pair SERVER [SUBTREE]` prints what a server publishes, and changes nothing there. The program is no
+Clone and has no keys, so a pair with keys does not admit it.
 """
 
 import sys
@@ -27,7 +27,7 @@ Socket = zmq.Socket[bytes]
 
 
 def bound(context: zmq.Context[Socket], publishers: str, subscribers: str) -> tuple[Socket, Socket]:
-    """Return the two sides of the proxy. VERBOSER shows each subscription, not just the first of a topic."""
+    """Return the two sides of the proxy. With VERBOSER it sees each subscription, not just the first to a topic."""
     xsub, xpub = context.socket(zmq.XSUB), context.socket(zmq.XPUB)
     xpub.setsockopt(zmq.XPUB_VERBOSER, 1)
     xsub.bind(publishers)
@@ -51,7 +51,7 @@ def proxy(xsub: Socket, xpub: Socket, show: Callable[[str], object], stop: Event
 
 
 def of_pair(server: str, subtree: str = "") -> Generator[tuple[Any, str], None, None]:
-    """Yield header and line of each message that a server publishes for a subtree: GREETING, BATCH and HEARTBEAT."""
+    """Yield the header and a line of text of each GREETING, BATCH and HEARTBEAT of a server for a subtree."""
     host, _, port = server.rpartition(":")
     with zmq.Context() as context, context.socket(zmq.SUB) as sub:
         sub.connect(f"{host}:{int(port) + 1}")
@@ -73,7 +73,7 @@ def demo_proxy() -> None:
             publisher.connect("inproc://publishers")
             subscriber.connect("inproc://subscribers")
             subscriber.subscribe(b"weather.")
-            # An XPUB is told of a subscription, so it can wait for one.
+            # An XPUB socket receives subscriptions, so the publisher waits here for the subscriber.
             publisher.recv()
             publisher.send_multipart([b"weather.oslo", b"-3"])
             print("received", *subscriber.recv_multipart())
@@ -84,7 +84,7 @@ def demo_proxy() -> None:
 
 
 def demo_pair(pair: list[str]) -> None:
-    """Print the greeting of each server, and all messages of the active until our own set appears."""
+    """Print the greeting of each server, and the first BATCH of the active, which has our own set."""
     with Clone(pair, None) as clone:
         for server in pair:
             lines = of_pair(server)
@@ -99,7 +99,7 @@ def demo_pair(pair: list[str]) -> None:
 
 
 def main() -> None:
-    """Do what the arguments say."""
+    """Run the proxy, print what a server publishes, or demonstrate both, as the arguments say."""
     if sys.argv[1:2] == ["--pair"]:
         for _, line in of_pair(*sys.argv[2:4]):
             print(line, flush=True)

@@ -1,15 +1,17 @@
-"""Keep a table in Parquet equal to a subtree of the store, deletes included, each change once; and load it back.
+"""Keep a Parquet table equal to a subtree of the store, deletes included, each change once; or load the table back.
 
     python -m examples.lake follow tcp://127.0.0.1:5556,tcp://127.0.0.1:5566 /rates/ lake/rates      # until Ctrl-C
     python -m examples.lake follow tcp://127.0.0.1:5556,tcp://127.0.0.1:5566 /rates/ lake/rates --once
     python -m examples.lake load   tcp://127.0.0.1:5556,tcp://127.0.0.1:5566 /rates/ lake/rates      # the table's rows
 
-Parquet has no MERGE. So each micro-batch writes the table anew, from the table of the batch before it and its own
-changes, into a folder of its own: lake/rates/batch=7. A folder with `_SUCCESS` is whole. If the driver dies, Spark runs
-the batch again under the same number, which writes the same folder from the same two inputs. So a change is in the
-table once. A folder that has a later one is removed one batch later, when its readers are done.
+Parquet has no MERGE. So each micro-batch writes the whole table anew into a folder of its own, such as
+lake/rates/batch=7. It has two inputs: the table that the batch before wrote, and its own changes. A folder with
+`_SUCCESS` is complete. If the driver dies, Spark runs the batch again under the same number. The second run writes the
+same folder from the same two inputs, so a change is in the table once. The two newest folders are kept, because a
+reader may still have the older one open.
 
-With Delta or Iceberg the last lines of `merge` are one MERGE statement, and the number of the batch makes it once.
+With Delta or Iceberg, one MERGE statement replaces the last lines of `merge`. The number of the batch then makes sure
+that the statement takes effect once.
 """
 
 from __future__ import annotations
@@ -25,18 +27,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "key string, value binary, epoch bigint, sequence bigint"
-# Newer folders than this one are kept: the table, and the one that a reader may have open.
+# This many of the newest folders are kept: the table, and the folder that a reader may have open.
 KEPT = 2
 
 
 def folders(table: Path) -> dict[int, Path]:
-    """Return the whole folders of a table by the number of their batch."""
+    """Return the complete folders of a table, by the number of their batch."""
     found = {int(path.name.removeprefix("batch=")): path for path in table.glob("batch=*")}
     return {number: found[number] for number in sorted(found) if (found[number] / "_SUCCESS").exists()}
 
 
 def newest(spark: SparkSession, table: Path, before: int | None = None) -> DataFrame:
-    """Return the table as it is, or as it was before a batch; an empty one if there is none."""
+    """Return the newest complete table, or the newest one before batch `before`; an empty table if there is none."""
     whole = [path for number, path in folders(table).items() if before is None or number < before]
     return spark.read.schema(SCHEMA).parquet(str(whole[-1])) if whole else spark.createDataFrame([], SCHEMA)
 
@@ -63,7 +65,7 @@ def merge(table: Path, changes: DataFrame, batch: int) -> None:
 
 
 def follow(spark: SparkSession, servers: str, subtree: str, table: Path, *, once: bool = False) -> None:
-    """Merge the changes of a subtree into the table; `once` ends with what is there now."""
+    """Merge the changes of a subtree into the table; `once` ends after the changes that exist now."""
     changes = spark.readStream.format("chp").options(servers=servers, subtree=subtree).load()
     query = (
         changes.writeStream.foreachBatch(lambda rows, batch: merge(table, rows, batch))

@@ -23,7 +23,7 @@ from chp_client import Clone
 from .pair import servers
 
 SUBTREE = "/lvc/"
-# A PUB socket drops messages to one program beyond this number.
+# A socket queues at most this many messages for one program. A PUB or XPUB socket drops the rest.
 WAITING_MAX = 100_000
 Socket = zmq.Socket[bytes]
 
@@ -75,7 +75,7 @@ def send_to_last(out: Socket, frames: list[bytes]) -> None:
     """Send only to the subscriber whose subscription was received last."""
     out.setsockopt(zmq.XPUB_MANUAL_LAST_VALUE, 1)
     out.send_multipart(frames)
-    # This option ends both modes.
+    # Setting this option to 0 ends both modes, so MANUAL is set again.
     out.setsockopt(zmq.XPUB_MANUAL_LAST_VALUE, 0)
     out.setsockopt(zmq.XPUB_MANUAL, 1)
 
@@ -104,11 +104,11 @@ def main() -> None:
         with zmq.Context() as context, context.socket(zmq.XPUB) as publisher, Clone(pair, SUBTREE) as clone:
             publisher.sndhwm = WAITING_MAX
             publisher.connect(publishers)
-            # An XPUB is told of a subscription: the cache listens now.
+            # An XPUB socket receives subscriptions. When the first has arrived, the cache listens.
             publisher.recv()
             for n in range(1000):
                 publisher.send_multipart([b"%03d" % n, b"save %d" % n])
-            # The sets of the cache travel in batches. The wait takes at most 10 s.
+            # The cache sends its sets in batches. Wait at most 10 s until all of them are in this Clone.
             for _ in range(1000):
                 if len(clone) < 1000:
                     Event().wait(0.01)

@@ -31,7 +31,7 @@ def serve(pair: list[str], requests: str, dies: bool) -> None:
                 replies.setdefault(request["to"], []).append(reply)
                 if dies and request["n"] == 5:
                     os.kill(os.getpid(), signal.SIGKILL)
-            # A server that was taken for dead is fenced: another one answers these.
+            # If the pair took this server for dead, it fences the server, and another server answers these requests.
             with suppress(Fenced):
                 batch.commit(publish=replies)
 
@@ -41,7 +41,7 @@ class Client:
 
     def __init__(self, clone: Clone, requests: str, name: str) -> None:
         self._clone, self._requests = clone, requests
-        # The first is the topic of the replies, the second a key.
+        # `_to` is the topic of the replies. `_count` is the key that holds the number of the last request.
         self._to, self._count = f"{requests}.to.{name}", f"/{requests}/{name}"
         self._replies = clone.topic(self._to).consumer("client")
         self.made, self.tries = clone.get(self._count, 0), 0

@@ -2,9 +2,9 @@
 
     spark-submit --master spark://host:7077 --py-files chp.zip examples/live_on_cluster.py --servers tcp://127.0.0.1:5556
 
-First many short tasks read a rate. Then one task an executor keeps reading, while this program, the driver, changes the
-rate, each time after all tasks have seen the change before. Prints a line of JSON: which processes read, from which
-copy of the package, and after how many seconds the changes were seen.
+First many short tasks read a rate. Then one task on each executor keeps reading while this program, the driver, changes
+another key. The driver makes each change after all tasks have seen the change before. The program prints a line of
+JSON: which processes read, from which copy of the package, and after how many seconds the changes were seen.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def change(clone: Clone, executors: int) -> None:
-    """Change the rate when everybody has seen the change before."""
+    """Change a key several times, each time after all tasks have seen the change before."""
     for no in range(CHANGES):
         with clone.watch("/seen/", start="snapshot") as watch:
             while {clone.get(f"/seen/{i}") for i in range(executors)} != {str(no)}:
@@ -69,7 +69,7 @@ def change(clone: Clone, executors: int) -> None:
 
 
 def summary(short: list[tuple[str, int, str, str]], long: list[tuple[str, float, int]]) -> dict[str, Any]:
-    """Return the messages of the tasks."""
+    """Return the figures to print, computed from what the tasks have returned."""
     return {
         "tasks": len(short),
         "executors": len({where for where, _, _, _ in short}),

@@ -1,9 +1,10 @@
-"""A client of CHP/2 out of SPEC.md alone, to be read beside it by who writes one in another language.
+"""A client of CHP/2 written from SPEC.md alone, as a model for clients in other languages.
 
     python -m examples.other_language tcp://127.0.0.1:5556 tcp://127.0.0.1:5566
 
-ZeroMQ, msgpack, a CRC-32, a SHA-256, and nothing of this project: a copy of one subtree and a session of batches. No
-leases, ttls, staging, CHP/1. All happens in `step`, in one thread; numbers in comments are sections of SPEC.md.
+It uses ZeroMQ, msgpack, a CRC-32 and a SHA-256, and nothing of this project. It has a copy of one subtree, and a
+session that sends batches. It has no leases, ttls, staging or CHP/1. Everything happens in `step`, in one thread.
+Numbers in comments are sections of SPEC.md.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Frames = list[bytes]
 
 
 class Server:
-    """The three sockets to one server, and what is known of it."""
+    """The three sockets to one server, and what the client knows of this server."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, topics: Frames) -> None:
         self.name, (base, _, port) = address, address.rpartition(":")
@@ -49,16 +50,16 @@ class Client:
         self.subtree, self.topic = subtree.encode(), b"\x02" + subtree.encode() + b"\x03"
         self.values, self.revisions = dict[str, bytes](), dict[str, int]()
         self.at, self.proof, self.since, self.digest = 0, [b"", b""], 0, 0
-        # These are the parts of a record whose last part is missing (16).
+        # These are the parts of a record whose last part has not come yet (16).
         self.parts: list[list[Any]] = []
         self.epoch, self.heard_at, self.vote_at, self.asked_at, self.answered_at = 0, 0.0, 0.0, 0.0, 0.0
         self.active: Server | None = None
-        # `asked` is the number of the pending request.
+        # `asked` is the number of the pending request, or 0.
         self.ids = self.asked = self.last = 0
-        # `chunks` are of the answer; `held` is what the server publishes meanwhile.
+        # `chunks` has the parts of the pending answer; `held` has what the server publishes until it is complete.
         self.chunks, self.held = list[list[Any]](), list[bytes]()
         self.votes = dict[int, Server]()
-        # These batches are not answered yet.
+        # `kept` has the batches that are not answered yet, by number.
         self.kept = dict[int, bytes]()
         self.outcome, self.seen = dict[int, list[Any]](), list[str]()
         self._open_session(os.urandom(12) + bytes(4))
@@ -71,11 +72,11 @@ class Client:
         self.own = b"\x02@" + self.public.hex().encode() + b"\x03"
 
     def synced(self) -> bool:
-        """Complete, and the active is heard."""
+        """Return whether the copy is complete and the active is heard."""
         return bool(self.at) and not self.asked and not self._silent()
 
     def set(self, items: dict[str, bytes | None], **extras: Any) -> int:
-        """Send a batch, None deletes; its number, under which `outcome` has the answer."""
+        """Send a batch, in which None deletes a key. Return its number, under which `outcome` will have the answer."""
         if deletes := [i for i, value in enumerate(items.values()) if value is None]:
             extras["d"] = deletes
         self.last, self.answered_at = self.last + 1, time.monotonic()
@@ -84,7 +85,7 @@ class Client:
         return self.last
 
     def wait(self, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
-        """Take steps until something holds."""
+        """Take steps until `condition()` is true."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
@@ -92,7 +93,7 @@ class Client:
             self.step()
 
     def step(self) -> None:
-        """Hear what has come, and do what is due."""
+        """Handle the messages that have come, and do what is due."""
         hearing = [(s, s.xpub, self._link) for s in self.servers]
         hearing += [(s, s.sub, self._update) for s in self.servers] + [
             (s, s.dealer, self._answer) for s in self.servers
@@ -114,7 +115,7 @@ class Client:
             self._send()
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         self._context.destroy(linger=0)
 
     def _silent(self) -> bool:
@@ -182,7 +183,7 @@ class Client:
             self._heard(body)
 
     def fingerprint(self) -> tuple[int, int]:
-        """Section 16."""
+        """Return the number of keys, and the sum of their revisions (16)."""
         return len(self.revisions), sum(self.revisions.values()) % 2**64
 
     def _update(self, server: Server, frames: Frames) -> None:  # what is published: 15, 16, 18
@@ -279,7 +280,7 @@ class Client:
 
 
 def main() -> None:
-    """Join, set a key, and show what comes."""
+    """Wait for the copy, set a key, and print the answer."""
     client = Client(sys.argv[1:] or ["tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566"])
     client.wait(client.synced)
     no = client.set({"/hello": b"from another language"})

@@ -1,4 +1,4 @@
-"""Where the small examples find their servers: those of CHP_SERVERS, or a pair in this process while they run."""
+"""The servers of the small examples: those in CHP_SERVERS, or a pair in this process while the example runs."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from chp_server.testing import Pair
 
 @contextmanager
 def servers() -> Iterator[list[str]]:
-    """The addresses, the primary's first."""
+    """Yield the addresses of the servers, the primary's first."""
     if named := os.environ.get("CHP_SERVERS"):
         yield named.split(",")
     else:

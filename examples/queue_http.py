@@ -1,11 +1,12 @@
-"""A distributed queue by HTTP, its seven routes over topics: programs register, produce and consume.
+"""A distributed queue over HTTP, made of topics: programs register, produce and consume by seven routes.
 
     python -m examples.queue_http
 
-That is a demonstration; `python -m examples.queue_http 8000` serves on that port of the loopback. Parameters are a
-query, a form or a JSON object. Each consumer gets every message published since it registered, in order, once: its
-position is a key, which moves by compare-and-set before the message is answered. All state is in the pair, so any
-number of these may serve. Its topics keep everything; one that is made elsewhere may have bounds.
+Without an argument the program is a demonstration; `python -m examples.queue_http 8000` serves on that port of the
+loopback. Parameters are a query, a form or a JSON object. Each consumer gets every message published since it
+registered, in order, once. Its position is a key, which the server moves by compare-and-set before it answers with the
+message. All state is in the pair, so any number of these servers may run. Topics that this program makes keep all
+messages; a topic that another program made may have bounds.
 """
 
 import inspect
@@ -39,7 +40,7 @@ BODY_MAX, TRIES = 1 << 20, 100
 
 
 class Wrong(Exception):
-    """What is wrong with a request, and the status."""
+    """An error of a request: the HTTP status, and what is wrong."""
 
 
 def key(kind: str, topic: str, who: str) -> str:
@@ -48,7 +49,7 @@ def key(kind: str, topic: str, who: str) -> str:
 
 
 async def registered(clone: AsyncClone, at: str) -> Any:
-    """The entry of a registration; one that another server has just made is waited for."""
+    """Return the entry of a registration. Sync first if it is missing, because another server may just have made it."""
     if at not in clone:
         await clone.sync()
     if (entry := clone.entry(at)) is None:
@@ -69,7 +70,7 @@ async def create_topic(clone: AsyncClone, topic_name: str) -> Told:
 
 
 async def register_producer(clone: AsyncClone, topic: str, producer_id: str = "") -> Told:
-    """POST /producer/register: makes the topic, too."""
+    """POST /producer/register: also makes the topic if there is none."""
     producer_id = producer_id or uuid4().hex
     at = key("producers", topic, producer_id)
     with suppress(AlreadyThere):
@@ -79,7 +80,7 @@ async def register_producer(clone: AsyncClone, topic: str, producer_id: str = ""
 
 
 async def register_consumer(clone: AsyncClone, topic: str, consumer_id: str = "") -> Told:
-    """POST /consumer/register: once for each topic, again with the same id."""
+    """POST /consumer/register: a consumer registers for each of its topics, with the same id."""
     consumer_id = consumer_id or uuid4().hex
     upto = (await clone.topic(topic).facts())["next"]
     await clone.set(key("consumers", topic, consumer_id), b"%d" % upto, if_revision=0)
@@ -98,7 +99,7 @@ async def produce(clone: AsyncClone, topic: str, producer_id: str, message: str)
 
 
 async def first(topic: AsyncTopic, position: int) -> Message | None:
-    """The first message from a position on."""
+    """Return the first message at or after a position, or None."""
     async for batch in topic.read(position, wait=False):
         for message in batch:
             return message
@@ -149,7 +150,7 @@ async def parameters(request: Request) -> dict[str, Any]:
 
 
 def answered(act: Callable[..., Awaitable[Told]]) -> Callable[[Request], Awaitable[Response]]:
-    """A route that answers as the queue does: a status in words, and what came of it or what is wrong."""
+    """Return a route that answers with a status in words, and with the result of `act` or what is wrong."""
 
     async def route(request: Request) -> Response:
         try:
@@ -167,7 +168,7 @@ def answered(act: Callable[..., Awaitable[Told]]) -> Callable[[Request], Awaitab
 
 
 async def called(act: Callable[..., Awaitable[Told]], clone: AsyncClone, given: dict[str, Any]) -> Told:
-    """Call a handler with the parameters that it has."""
+    """Call a handler with the given parameters; raise `Wrong` if they do not fit it."""
     try:
         bound = inspect.signature(act).bind(clone, **given)
     except TypeError as error:
@@ -176,7 +177,7 @@ async def called(act: Callable[..., Awaitable[Told]], clone: AsyncClone, given: 
 
 
 def application(pair: list[str]) -> Starlette:
-    """The seven routes."""
+    """Return the application with the seven routes."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -198,7 +199,7 @@ def application(pair: list[str]) -> Starlette:
 
 @contextmanager
 def serving(pair: list[str], port: int = 0) -> Iterator[str]:
-    """A server in a thread, and its URL."""
+    """Run a server in a thread, and yield its URL."""
     listener = socket.create_server(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(application(pair), log_level="warning"))
     thread = threading.Thread(target=server.run, args=([listener],))
@@ -211,7 +212,7 @@ def serving(pair: list[str], port: int = 0) -> Iterator[str]:
 
 
 def ask(url: str, route: str, /, **fields: str) -> dict[str, Any]:
-    """Send a POST with its fields as a form, as a program does that knows only HTTP."""
+    """Send a request as a program that knows only HTTP does: a GET with a query, or a POST with a form."""
     method, path = route.split()
     text = urllib.parse.urlencode(fields)
     where, body = (f"{url}{path}?{text}", None) if method == "GET" else (url + path, text.encode())
@@ -220,7 +221,7 @@ def ask(url: str, route: str, /, **fields: str) -> dict[str, Any]:
 
 
 def demo(url: str) -> None:
-    """Two producers and a consumer."""
+    """Let two producers and a consumer use the queue."""
     ada, bob = (ask(url, "POST /producer/register", topic="logs")["producer_id"] for _ in "ab")
     consumer = {"consumer_id": ask(url, "POST /consumer/register", topic="logs")["consumer_id"], "topic": "logs"}
     for n in range(3):
@@ -233,7 +234,7 @@ def demo(url: str) -> None:
 
 
 def main() -> None:
-    """Do what the argument says."""
+    """Serve on the port that is the argument, or run the demonstration."""
     with servers() as pair:
         if sys.argv[1:]:
             uvicorn.run(application(pair), host="127.0.0.1", port=int(sys.argv[1]))

@@ -16,47 +16,47 @@ from .pair import servers
 
 
 class myProducerError(Exception):
-    """What a producer may not do."""
+    """An error: a producer did what it may not do."""
 
 
 class myConsumerError(Exception):
-    """What a consumer may not do."""
+    """An error: a consumer did what it may not do."""
 
 
 class Library:
-    """What both have."""
+    """The part that producers and consumers share."""
 
     def __init__(self, clone: Clone, name: str | None = None) -> None:
         self.clone, self.id = clone, name or uuid4().hex
 
     def ListTopics(self) -> list[str]:
-        """All topics, by name."""
+        """Return the names of all topics."""
         return [facts["name"] for facts in self.clone.topics()]
 
 
 class MyProducer(Library):
-    """A Clone does not register to publish; that a producer did is this library's rule."""
+    """A producer. It has to register before it publishes; this is a rule of the library, not of the Clone."""
 
     def __init__(self, clone: Clone, name: str | None = None) -> None:
         super().__init__(clone, name)
         self._registered: set[str] = set()
 
     def CreateTopic(self, topic: str) -> None:
-        """Make a topic; an error if it is there. It lets go of what all its consumers have done."""
+        """Make a topic that drops what all its consumers have done; raise an error if the topic exists."""
         try:
             self.clone.topic(topic).create("acknowledged")
         except AlreadyThere as error:
             raise myProducerError(str(error)) from error
 
     def RegisterProducer(self, topic: str) -> str:
-        """May publish to it from now on; makes the topic if it is not there."""
+        """Let this producer publish to a topic, and make the topic if it does not exist."""
         with suppress(myProducerError):
             self.CreateTopic(topic)
         self._registered.add(topic)
         return self.id
 
     def Enqueue(self, topic: str, message: str) -> None:
-        """Publish; it is on both servers' disks when this returns."""
+        """Publish a message. The message is on both servers' disks when this returns."""
         if topic not in self._registered:
             raise myProducerError(f"{self.id} is not registered to {topic}")
         try:
@@ -66,14 +66,14 @@ class MyProducer(Library):
 
 
 class MyConsumer(Library):
-    """One program at a time; `close` keeps its positions."""
+    """A consumer, for one program at a time; `close` keeps its positions."""
 
     def __init__(self, clone: Clone, name: str | None = None) -> None:
         super().__init__(clone, name)
         self._consumers: dict[str, Consumer] = {}
 
     def RegisterConsumer(self, topic: str) -> str:
-        """Have what comes to a topic, which must be there; call it again for others."""
+        """Subscribe to the messages of a topic, which must exist; call this again for other topics."""
         try:
             self.clone.topic(topic).facts()
             self.clone.topic(topic).subscribe(self.id, timeout=30)
@@ -82,7 +82,7 @@ class MyConsumer(Library):
         return self.id
 
     def Dequeue(self, topic: str, timeout: float = 1.0) -> str:
-        """The next message; an error if there is none, or if it is not registered."""
+        """Return the next message; raise an error if none comes, or if the consumer is not registered."""
         if topic not in self._consumers:
             self.Size(topic)
             self._consumers[topic] = self.clone.topic(topic).consumer(self.id, name=self.id)
@@ -106,7 +106,7 @@ class MyConsumer(Library):
 
 
 def main() -> None:
-    """Run three producers in threads of their own, and two consumers of a hundred messages from each."""
+    """Let three producers publish a hundred messages each, and let two consumers read all of them."""
     topic = f"T-{uuid4().hex[:8]}"
     with servers() as pair, Clone(pair, None, codec="text") as clone:
         producers = [MyProducer(clone, f"P-{i}") for i in (1, 2, 3)]

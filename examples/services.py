@@ -1,4 +1,4 @@
-"""A registry of services: each service registers under a lease, and its entry goes when its process does.
+"""A registry of services: each service registers under a lease, and its entry disappears when its process ends.
 
     python -m examples.services
 
@@ -24,7 +24,7 @@ def main() -> None:
             for _ in range(3):
                 change = changes.get(timeout=10)
                 print(change.key, "is at", change.value)
-            # The lease is not ended: this is how a program looks that died.
+            # Close the Clone without ending its lease, as if the program had died.
             mail.close()
             print(changes.get(timeout=60).key, "is gone: its lease ran out")
             here.close()

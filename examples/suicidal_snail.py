@@ -3,9 +3,9 @@
     python -m examples.suicidal_snail
 
 The subscriber may be one second late (`max_lag_s`), and `on_lag="exit"` ends its process. Here it is stopped for two
-seconds while a publisher goes on. What comes afterwards is too old: the process writes one line to standard error and
-ends at once with exit code 75 (EX_TEMPFAIL), as a supervisor that starts programs again expects. A Clone without
-`max_lag_s` would catch up instead.
+seconds while a publisher goes on. The updates that come afterwards are too old. So the process writes one line to
+standard error, and ends at once with exit code 75 (EX_TEMPFAIL), at which a supervisor can start it again. A Clone
+without `max_lag_s` would catch up instead.
 """
 
 import os

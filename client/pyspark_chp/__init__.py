@@ -1,4 +1,4 @@
-"""Where Spark looks by itself: a module `pyspark_<name>` with a class `DefaultSource` is format("<name>")."""
+"""The module in which Spark finds format("chp"): for format("<name>"), `DefaultSource` in `pyspark_<name>`."""
 
 from chp_client.spark.datasource import ChpDataSource as DefaultSource
 

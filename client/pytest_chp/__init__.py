@@ -1,14 +1,15 @@
-"""Fixtures for the tests of programs that use a Clone; pytest finds them by itself where this package is installed.
+"""Fixtures for the tests of programs that use a Clone; pytest finds these fixtures if this package is installed.
 
     def test_a_rate_is_shown(chp_clone):
         chp_clone["/rates/EUR/USD"] = b"1.0832"
         assert my_program.rate("EUR", "USD") == 1.0832      # its `Clone()` follows the same pair
 
 chp_pair    a primary and a backup inside the test's process, in memory, on free ports: `.servers`, `.kill()`, `.cut()`
-chp_clone   a Clone of everything on it, synced
+chp_clone   a Clone of everything on the pair, synced
 
-Each test has a pair of its own, so nothing is left for the next. While it runs CHP_SERVERS names the pair, and
-CHP_CLIENT_FILE nothing. Nothing of ours is imported before a test asks for a fixture.
+Each test has a pair of its own, so it leaves nothing for the next test. While a test runs, CHP_SERVERS names the pair,
+and CHP_CLIENT_FILE and CHP_CLIENT are not set. This module imports no other part of the project before a test asks for
+a fixture.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@
 
     recording --chp replay--> /ticks/ --readStream format("chp")--> bars --foreach_batch--> /bars/ --> applications
 
-Ticks come late, as they do. A tick that is no later than the watermark changes the bar that was published; a later
-one is left out. Both computations leave out the same, so that they can be compared to the digit.
+Some ticks come late, as in a real market. A late tick within the watermark changes the bar that was published. A tick
+that comes later than that is left out. Both computations leave out the same ticks, so their bars are equal to the
+last digit.
 """

@@ -1,15 +1,16 @@
-"""One-minute bars a pair, twice: by Structured Streaming, and in plain Python, to hold the one against the other.
+"""One-minute bars of each pair, computed twice for comparison: by Structured Streaming and in plain Python.
 
     open, close    price of the first and last tick of the minute, by the ticks' own time, then number
-    high, low      the extremes          volume    the sizes together          ticks    how many
+    high, low      the extremes          volume    the sum of the sizes        ticks    the number of ticks
     vwap           sum of price times size, divided by the volume
 
-Prices are whole hundred-thousandths until the very end, so no order of additions changes a digit.
+Prices are whole hundred-thousandths until the last division, so the order of additions changes no digit.
 
-- A minute is the minute of a tick's own time, not of its arrival.
+- A tick belongs to the minute of its own time, not of its arrival.
 - The *watermark* is two minutes behind the newest tick of the batches before. A tick of a minute that ended before the
   watermark is left out; any other changes the bar that has been published already (output mode update).
-- A bar is published as `/bars/EUR/USD/2026-01-05T07:31Z`, JSON, with a ttl; and a batch's bars are visible all at once.
+- A bar is published as JSON under a key such as `/bars/EUR/USD/2026-01-05T07:31Z`, with a ttl. All bars of a batch
+  become visible at once.
 """
 
 import datetime as dt
@@ -36,7 +37,7 @@ Sink = Callable[["DataFrame", int], None]
 
 
 def reference(ticks: Iterable[Tick]) -> dict[str, Bar]:
-    """The bars of these ticks, by key."""
+    """Return the bars of these ticks, by key."""
     minutes: dict[str, list[Tick]] = defaultdict(list)
     for tick in ticks:
         minute = dt.datetime.fromtimestamp(tick.time_ms // 60_000 * 60, dt.UTC)
@@ -62,7 +63,7 @@ def _reference_bar(ticks: list[Tick]) -> Bar:
 
 
 def read(changes: "DataFrame") -> "DataFrame":
-    """Ticks (pair, time, price, size, no) out of changes of /ticks/: key, value, operation."""
+    """Return the ticks (pair, time, price, size, no) in changes of /ticks/ (key, value, operation)."""
     from pyspark.sql import functions as f
 
     parsed = changes.where("operation <> 'delete'").select(
@@ -72,7 +73,7 @@ def read(changes: "DataFrame") -> "DataFrame":
 
 
 def compute(ticks: "DataFrame") -> "DataFrame":
-    """Bars as rows to publish: key, value, ttl."""
+    """Return bars as rows to publish: key, value, ttl."""
     from pyspark.sql import functions as f
 
     at = f.struct("time", "no")
@@ -97,7 +98,7 @@ def compute(ticks: "DataFrame") -> "DataFrame":
 
 
 def start(spark: "SparkSession", servers: list[str], work: Path) -> "StreamingQuery":
-    """Begin to make bars of the ticks of a pair of servers; `work` holds what outlives a crash."""
+    """Start making bars of the ticks of a pair of servers; the folder `work` keeps the checkpoint over a crash."""
     from chp_client.spark import foreach_batch
 
     changes = (
@@ -116,5 +117,5 @@ def write(bars: "DataFrame", sink: Sink, work: Path) -> "StreamingQuery":
 
 
 def parse(items: Iterable[tuple[str, bytes]]) -> dict[str, Bar]:
-    """Published bars, by key."""
+    """Return published bars, by key."""
     return {key: json.loads(value) for key, value in items}

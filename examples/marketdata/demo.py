@@ -1,14 +1,14 @@
-"""The whole of it, on one machine, in less than a minute.
+"""The whole market-data example on one machine, in less than a minute.
 
     python -m examples.marketdata.demo [--minutes 30] [--speed 120] [--servers tcp://a:5556,tcp://b:5566]
 
 1. Half an hour of ticks is derived from the daily rates and written as a recording.
-2. The recording is replayed into a pair of servers, many times as fast as it "was"; Spark makes bars of the ticks
-   as they come, and publishes them; an application prints a pair's newest bar whenever it changes.
+2. The recording is replayed into a pair of servers, many times faster than the ticks' own clock. Spark makes bars of
+   the ticks as they come, and publishes the bars. An application prints each new bar of EUR/USD when it first comes.
 3. Ticks that come far too late are replayed. They change nothing.
 4. Every bar that the application holds is compared with the plain computation.
 
-Without --servers it brings a pair of its own, within this program.
+Without --servers the program runs a pair of servers of its own.
 """
 
 import argparse
@@ -33,7 +33,7 @@ PATIENCE_S = 120.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run it; 0 if every bar is right."""
+    """Run the demo; return 0 if every bar is right, else 1."""
     options = _options().parse_args(argv)
     made = ticks.derive(minutes=options.minutes)
     late = ticks.too_late(made)
@@ -69,7 +69,7 @@ def _run(servers: list[str], work: Path, speed: float, made: list[ticks.Tick]) -
 
 
 def _watch(application: Clone) -> None:
-    """Print the price bars that an application's Clone receives."""
+    """Print each new EUR/USD bar when the application's Clone first receives it."""
     shown = ""
     for change in application.watch(WATCHED):
         minute = change.key.removeprefix(WATCHED)
@@ -101,7 +101,7 @@ def _servers(given: str | None) -> Iterator[list[str]]:
     if given:
         yield given.split(",")
         return
-    # On a busy machine, a pair inside one process logs warnings.
+    # Hide the warnings that a pair inside one process logs on a busy machine.
     logging.getLogger("chp_server").setLevel(logging.ERROR)
     with Pair(heartbeat_s=0.25, peer_timeout_s=5.0) as pair:
         yield pair.servers

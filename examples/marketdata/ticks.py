@@ -1,14 +1,15 @@
-"""Ticks derived from the daily rates, the same each time: Brownian bridges from one day's rate to the next's.
+"""Ticks derived from the daily rates by Brownian bridges from one day's rate to the next day's rate.
 
 A *tick* is a trade: pair, time, price in hundred-thousandths, size, and a number that no other tick of the pair has. A
 day's ticks fill `minutes` from 07:00 UTC. Their log price is a Brownian bridge, so the first tick lies near the rate of
-the day before and the last one *is* the day's rate, rounded: a bar's close can be held against the ECB's own figure.
+the day before. The last tick *is* the day's rate, rounded, so the close of the last bar can be compared with the ECB's
+own figure.
 
     key /ticks/EUR/USD     value {"time": ms since 1970, "price": 117215, "size": 250000, "no": 17}
 
-A tick arrives up to 1.5 s after its time; one in twelve is delayed by up to 90 s more (`delayed`), so that arrivals are
-not in the order of times. `too_late` gives ticks that arrive when everything is over. All by a seed: nothing here is
-random twice.
+A tick arrives up to 1.5 s after its time, but one in twelve arrives up to 90 s after it. So the ticks do not arrive in
+the order of their times. `too_late` returns ticks that arrive when everything is over. All random numbers come from a
+seed, so each run makes the same ticks.
 """
 
 import datetime as dt
@@ -27,7 +28,8 @@ from ..rates.ecb import Day, history
 
 SCALE = 100_000
 OPENING = dt.time(7, tzinfo=dt.UTC)
-SIGMA_DAY = 0.006  # of a log price
+# The standard deviation of the log price over one day.
+SIGMA_DAY = 0.006
 DELAY_S_MAX = 90.0
 PAIRS = ("USD", "JPY", "GBP", "CHF")
 FIRST = dt.date(2026, 1, 5)
@@ -56,7 +58,7 @@ class Tick:
 
 
 def derive(days: int = 1, minutes: int = 60, per_minute: int = 12, seed: int = 2026) -> list[Tick]:
-    """The ticks of so many days, in the order of their arrival."""
+    """Return the ticks of `days` days, in the order of their arrival."""
     rates = history(first=FIRST - dt.timedelta(days=14))
     start = next(i for i, (day, _) in enumerate(rates) if day >= FIRST)
     ticks: list[Tick] = []
@@ -88,7 +90,7 @@ def _bridge(currency: str, days: tuple[Day, Day], minutes: int, count: int, seed
 
 
 def too_late(ticks: list[Tick], every: int = 40, seed: int = 2026) -> list[Tick]:
-    """Ticks of the first half of the day that arrive half an hour after its end, at absurd prices."""
+    """Return ticks of the first half of the day that arrive half an hour after its end, at doubled prices."""
     rng = random.Random(f"late/{seed}")
     first, end = ticks[0].time_ms, ticks[-1].arrival_ms
     old = [tick for tick in ticks if tick.time_ms < (first + end) / 2][::every]
@@ -100,7 +102,7 @@ def too_late(ticks: list[Tick], every: int = 40, seed: int = 2026) -> list[Tick]
 
 
 def write_recording(folder: Path, ticks: list[Tick], first_sequence: int = 1) -> int:
-    """Write ticks as `chp record` would have recorded them, a record a tick; the last sequence."""
+    """Write ticks as `chp record` would, one record for each tick; return the last sequence."""
     folder.mkdir(parents=True, exist_ok=True)
     writer = RecordingWriter(folder, "/ticks/", every_s=3600, file_bytes=1 << 20)
     writer.begin(number(1, first_sequence))

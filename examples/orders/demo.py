@@ -10,7 +10,8 @@ the results are counted: each order once, in order by customer. The last line is
 
     demo: N orders, N done once and in order, 1 put aside after 3 deaths, 0 lost, failover took S s
 
-and the exit status 0 only if that is so. It takes about half a minute, and leaves no process, port or file.
+The exit status is 0 only if all of this is true. The demo takes about half a minute, and leaves no process, port or
+file.
 """
 
 import time
@@ -33,7 +34,7 @@ EVERY_S = 0.05
 
 
 class Demo:
-    """One run, step by step; every wait has an end."""
+    """One run of the demo, step by step; every wait has a time limit."""
 
     def __init__(self, family: Family, folder: Path, shown: Plain) -> None:
         self.family, self.folder, self.shown = family, folder, shown
@@ -56,7 +57,7 @@ class Demo:
         return self.family.python(name, "examples.orders.worker", role, *words)
 
     def run(self) -> int:
-        """Every step in its order; the exit status."""
+        """Run all steps in order; return the exit status."""
         self.shown.say("start two servers, two shops and three clerks")
         with Clone(self.servers.values(), None, codec="json", name="demo") as clone:
             clone.topic(ORDERS).subscribe(GROUP, "begin", max_deliveries=DEATHS, retry_after_s=RETRY_S, timeout=STEP_S)
@@ -105,7 +106,7 @@ class Demo:
             return [letter for batch in reader.topic(DEAD).read(wait=False) for letter in batch.values]
 
     def tell(self, clone: Clone[Any], total: int, failover_s: float) -> int:
-        """Count the results, and make the last line; 0 if all is right."""
+        """Count the results, and make the last line; return 0 if all is right, else 1."""
         results = [row for batch in clone.topic(DONE).read(wait=False) for row in batch.values]
         at = {(row["key"], row["offset"]) for row in results}
         order = {key: [row["offset"] for row in results if row["key"] == key] for key, _ in at}
@@ -121,7 +122,7 @@ class Demo:
         return 0 if right and not twice and not lost and len(letters) == 1 else 1
 
     def wait(self, until: Callable[[], bool], what: str) -> None:
-        """Wait until something is so, and start clerks that have died again, as a supervisor would."""
+        """Wait until `until()` is true. Meanwhile restart clerks that have died, as a supervisor would."""
         deadline = time.monotonic() + STEP_S
         for _ in count():
             if until():

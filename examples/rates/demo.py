@@ -3,16 +3,16 @@
     feeder -> files -> Spark job -> Clone -> active server -> 3 applications, each with a Clone
                                               |  (passive server: holds the same)     and the console, in a browser
 
-Half-way the active server is killed (SIGKILL). The passive takes over, nothing that was published is lost, and the
-killed one is started again and catches up. At the end three things are compared, key by key: what Spark published, what
-each application holds, and what each server holds: the active one is read, then stopped, and the other one, which
-takes over again, is read too. The last line is
+Half-way the active server is killed (SIGKILL). The passive takes over, and nothing that was published is lost. The
+killed server is started again and catches up. At the end three things are compared, key by key: what Spark published,
+what each application holds, and what each server holds. To read both servers, the demo reads the active one and stops
+it; then the other server takes over again and is read too. The last line is
 
     demo: N published, A applications agree, L lost, failover took S s
 
-and the exit status 0 only if all agree and nothing is lost. The failover is measured from the SIGKILL until the last
-application has received something that was set after it. The demo takes about a minute and leaves no process, port or
-file. On a terminal it waits for Enter before it ends, so that the console can be read.
+The exit status is 0 only if all agree and nothing is lost. The failover is measured from the SIGKILL until the last
+application has received a key that was set after the SIGKILL. The demo takes about a minute and leaves no process,
+port or file. On a terminal it waits for Enter before it ends, so that the user can look at the console.
 """
 
 import argparse
@@ -38,20 +38,21 @@ from .display import Plain, display
 from .processes import Failed, Family, Process, free_ports, server_command
 
 APPLICATIONS = {"desk": "/rates/", "euro-prices": "/rates/EUR/", "dollar-prices": "/rates/USD/"}
-FIRST_DAY, DAYS, PACE = "2025-12-08", 100, 3.0  # Bulgaria leaves on the way
+# The currency of Bulgaria ends in these days, because the country joins the euro.
+FIRST_DAY, DAYS, PACE = "2025-12-08", 100, 3.0
 KILL_AT_DAY, RESTART_AT_DAY = 40, 65
-# The disk may be cold, and Java may start for the first time.
+# A start may take this long, because the disk may be cold, and Java may start for the first time.
 START_S = 120.0
 STEP_S = 60.0
 EVERY_S = 0.4
-# A wait in which nothing else is shown tells its progress so often.
+# While the demo waits and shows nothing else, it prints a line at this interval.
 PROGRESS_S = 4.0
-# How long the console stays after the demo, unless Enter is pressed: nobody may be at the terminal any more.
+# The demo waits at most this long for Enter, because the user may have left the terminal.
 LOOK_S = 600.0
 
 
 class Demo:
-    """One run, step by step; every wait has an end."""
+    """One run of the demo, step by step; every wait has a time limit."""
 
     def __init__(self, family: Family, folder: Path, shown: Plain) -> None:
         self.family, self.folder, self.shown = family, folder, shown
@@ -64,7 +65,7 @@ class Demo:
         self.console = ""
 
     def run(self) -> int:
-        """Every step in its order; the exit status."""
+        """Run all steps in order; return the exit status."""
         servers = ",".join(self.servers.values())
         self.shown.say(f"start two servers, {len(APPLICATIONS)} applications and Spark (which takes half a minute)")
         running = {role: self.start_server(role) for role in self.servers}
@@ -100,7 +101,7 @@ class Demo:
         return self.family.start(role, [*server_command(), *flags])
 
     def start_console(self, servers: str) -> None:
-        """Serve the console while the demo runs, if what it needs is installed; the demo goes on without it."""
+        """Serve the console while the demo runs. If its packages are not installed, go on without a console."""
         if not all(map(find_spec, ("starlette", "uvicorn"))):
             return
         listen = f"127.0.0.1:{free_ports(1, self.taken)}"
@@ -110,14 +111,14 @@ class Demo:
         self.shown.say(f"the console is at {self.console} until the demo ends")
 
     def start_job(self, servers: str) -> Process:
-        """Start Spark, which takes its time; it waits for days."""
+        """Start the Spark job. Its start takes a while; then the job waits for files with days of rates."""
         work = ("--work", str(self.folder / "work"), "--ledger", str(self.folder / "ledger.json"))
         return self.family.python(
             "job", "examples.rates.job", str(self.folder / "days"), "--servers", servers, *work, "--leash"
         )
 
     def start_feeder(self) -> Process:
-        """Drop the backlog, and a day at a time as soon as it is told to."""
+        """Start the feeder. It drops the backlog at once, and then, after an order, one day at a time."""
         pace = ("--hold", "--from", FIRST_DAY, "--days", str(DAYS), "--pace", str(PACE), "--leash")
         return self.family.python("feeder", "examples.rates.feeder", str(self.folder / "days"), *pace)
 
@@ -128,7 +129,7 @@ class Demo:
     # -- the steps
 
     def kill(self, active: Process, clone: Clone) -> float:
-        """Kill the active server; seconds until every application has something that was set after that."""
+        """Kill the active server. Return the seconds until every application has a key that was set after the kill."""
         self.expected_dead.add(active.name)
         self.shown.say(f"kill -9 the active server ({active.name}, {clone.active})")
         killed_at = time.monotonic()
@@ -159,7 +160,7 @@ class Demo:
         return isinstance(answer, AdminReply) and answer.facts["state"] == "passive" and bool(answer.facts["in_sync"])
 
     def finish(self, job: Process) -> dict[str, str]:
-        """Let Spark finish what has arrived; what it published and the pair acknowledged."""
+        """Let Spark finish what has arrived. Return what it published and the pair acknowledged."""
         self.shown.say("the last day is out; Spark finishes")
         job.order("finish")
         self.expected_dead.add("job")
@@ -172,7 +173,7 @@ class Demo:
         return published
 
     def verdict(self, published: dict[str, str], running: dict[str, Process], failover_s: float) -> int:
-        """Compare all there is, say the last line; the exit status."""
+        """Compare what applications and servers hold, make the last line, and return the exit status."""
         holders: dict[str, tuple[str, dict[str, str]]] = {}
         for name, subtree in APPLICATIONS.items():
             holders[name] = subtree, self.ask_application(name, subset(published, subtree))
@@ -227,7 +228,7 @@ class Demo:
     def watch(
         self, clone: Clone, until: Callable[[], bool], timeout_s: float = STEP_S, what: str | None = "the feeder"
     ) -> None:
-        """Show the rates until something is so."""
+        """Show the rates until `until()` is true."""
 
         def seen() -> bool:
             role = next((role for role, address in self.servers.items() if address == clone.active), "none")
@@ -239,7 +240,7 @@ class Demo:
     def wait(
         self, until: Callable[[], bool], what: str | None, timeout_s: float = STEP_S, *, quiet: bool = False
     ) -> None:
-        """Wait until something is so; `Failed` if a process ends, or it takes too long (unless `what` is None)."""
+        """Wait until `until()` is true. Raise `Failed` if a process ends, or at the timeout unless `what` is None."""
         began = told = time.monotonic()
         deadline = began + timeout_s
         while not until():
@@ -270,16 +271,16 @@ def subset(items: "dict[str, str] | dict[str, bytes]", subtree: str) -> dict[str
 
 
 def differences(wanted: dict[str, str], held: dict[str, str]) -> set[str]:
-    """Keys that are missing, different, or should not be there."""
+    """Return the keys that are missing, different, or should not be there."""
     return {key for key in wanted.keys() | held.keys() if wanted.get(key) != held.get(key)}
 
 
 class Ended(BaseException):
-    """A signal asked the demo to end."""
+    """The exception that a signal raises to end the demo."""
 
 
 def main() -> int:
-    """Run the demo; 0 if everything agrees, 1 if not, 128 + signal when it was interrupted."""
+    """Run the demo; return 0 if everything agrees, 1 if not, 128 + signal if a signal interrupted it."""
     text = __doc__ or ""
     parser = argparse.ArgumentParser(
         prog="make demo", description=text, formatter_class=argparse.RawDescriptionHelpFormatter

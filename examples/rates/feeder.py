@@ -2,8 +2,9 @@
 
     python -m examples.rates.feeder FOLDER --from 2026-01-05 --days 60 --backlog-days 420 --pace 4
 
-First one file with the backlog, the days before `--from`; then a file a day, `--pace` of them a second. A file is a
-line a currency: day,currency,rate. It is written under a hidden name and renamed, so that nobody reads half of one.
+The first file has the backlog, the days before `--from`. Then each day has a file of its own, and `--pace` files come
+each second. A file has a line for each rate: day,currency,rate. Each file is written under a hidden name and then
+renamed, so that no reader sees half of a file.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from .ecb import Day, history
 
 
 def write_days(folder: Path, name: str, days: list[Day]) -> Path:
-    """Write one file with these days, at once; its path."""
+    """Write one file with these days, which appears at once; return its path."""
     lines = [f"{day.isoformat()},{currency},{rate}\n" for day, rates in days for currency, rate in rates.items()]
     draft, target = folder / f".{name}.part", folder / f"{name}.csv"
     draft.write_text("".join(lines))

@@ -1,7 +1,8 @@
 """What is computed from the European Central Bank's daily rates, twice: by Spark, and without it.
 
-A *rate* is (day, currency, units of the currency for 1 EUR), published on working days. A *pair* is base/quote; its
-series has a point on every day on which both have a rate: EUR/x as published, x/y as EUR/y divided by EUR/x.
+A *rate* is (day, currency, units of the currency for 1 EUR), published on working days. A *pair* is base/quote. Its
+series has a point on every day on which both currencies have a rate. EUR/x is as published; x/y is EUR/y divided by
+EUR/x.
 
     last         the newest point                     average_30  mean of the last 30 points
     day          its date                             average_90  mean of the last 90 points
@@ -9,16 +10,16 @@ series has a point on every day on which both have a rate: EUR/x as published, x
     volatility   of the year: sample standard         low_1y      smallest point of the year
                  deviation of the log returns, times the root of 252
 
-Edge cases, the same in both:
+Edge cases, the same in both computations:
 - "30 days" are 30 published days, as traders count; weekends and holidays have no rate and are not filled in.
-- The year is the points less than 365 days older than the newest.
-- A return, and the change, is between neighbours at most `GAP_DAYS_MAX` days apart (Easter takes five). A currency
-  that was suspended for years does not jump once it is back.
+- The year is all points that are less than 365 days older than the newest point.
+- A return, like the change, is computed only from neighbouring points at most `GAP_DAYS_MAX` days apart (Easter takes
+  five). So a currency that was suspended for years makes no jump when it is back.
 - Too little history: `average_30` needs 30 points, `average_90` 90, `volatility` 30 returns, `change` a neighbour.
   What is not defined is null, and a null figure has no key.
-- A currency that ended (Bulgaria joined the euro) has no figures once it is `GAP_DAYS_MAX` days silent while others
-  go on.
-- A rate that is null, zero, negative or not finite is not a rate. Of two for the same day and currency, the one
+- A currency that ended (Bulgaria joined the euro) has no figures once its last point is more than `GAP_DAYS_MAX` days
+  older than the newest point of all.
+- A rate that is null, zero, negative or not finite is left out. Of two rates for the same day and currency, the rate
   that arrived last counts.
 """
 
@@ -46,7 +47,7 @@ YEAR_DAYS = 365
 GAP_DAYS_MAX = 7
 RETURNS_MIN = 30
 TRADING_DAYS = 252
-# Older rates change no figure: a year, and 90 points with room for holidays.
+# Rates older than this change no figure. It is enough for a year, and for 90 points with room for holidays.
 HORIZON_DAYS = YEAR_DAYS + 60
 
 Pair = tuple[str, str]
@@ -71,7 +72,7 @@ class Figures:
 
 
 def reference(rates: Iterable[Rate]) -> dict[Pair, Figures]:
-    """The figures of every pair, in plain Python; `rates` in the order of their arrival."""
+    """Return the figures of every pair, computed in plain Python; `rates` are in the order of their arrival."""
     by_currency: dict[str, dict[dt.date, float]] = defaultdict(dict)
     for day, currency, rate in rates:
         if rate is not None and math.isfinite(rate) and rate > 0:
@@ -162,22 +163,22 @@ from ages
 
 
 def clean(rates: "DataFrame") -> "DataFrame":
-    """Only real rates, and of each day and currency only the one that arrived last.
+    """Return only valid rates, and for each day and currency only the rate that arrived last.
 
-    Columns day, currency, rate and arrived: a time or a number that grows.
+    The columns are day, currency, rate and arrived; `arrived` is a time, or a number that grows.
     """
     return rates.sparkSession.sql(_CLEAN, rates=rates)
 
 
 def compute(rates: "DataFrame") -> "DataFrame":
-    """One row a pair: base, quote and the figures; `rates` as `clean` returns them."""
+    """Return one row for each pair: base, quote and the figures; `rates` are as `clean` returns them."""
     return rates.sparkSession.sql(_COMPUTE, rates=rates)
 
 
 def to_rows(figures: "DataFrame", ttl_s: float) -> "DataFrame":
-    """The wide figures as rows to publish: key, value (text, null where not defined), ttl (live ones only).
+    """Return a row to publish for each figure: key, value (text, or null if not defined), ttl (live figures only).
 
-    Numbers are plain decimal text with at most ten decimals and no trailing zeros ("1.0832"), days ISO dates.
+    Numbers are plain decimal text with at most ten decimals and no trailing zeros ("1.0832"). Days are ISO dates.
     """
     entries = ", ".join(f"'{name}', {_text(name)}, {_ttl(name, ttl_s)}" for name in FIGURES)
     rows = figures.selectExpr("base", "quote", f"stack({len(FIGURES)}, {entries}) as (figure, value, ttl)")

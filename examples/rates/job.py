@@ -2,13 +2,13 @@
 
     files  ->  micro-batch  ->  with what is kept of earlier ones  ->  figures.py  ->  publish  ->  keep for the next
 
-What is kept, 425 days of rates, is a Parquet folder a batch. Batch n reads that of n-1 and writes its own before
-Spark notes that n is done; so a batch that is run again after a crash starts from the same state and computes the
-same figures, and the pair, which knows query and batch, takes them once. Of the days in one batch only the newest is
-published: figures are as of a day, not a log. Applications see all figures of a batch at the same moment.
+Each batch keeps 425 days of rates in a Parquet folder. Batch n reads the folder of batch n-1, and writes its own folder
+before Spark notes that batch n is done. So a batch that runs again after a crash starts from the same state and
+computes the same figures. The pair knows the query and the batch, and takes the figures once. Figures show one day:
+of the days in one batch only the newest is published. Applications see all figures of a batch at the same moment.
 
-The live figures carry a ttl. As long as the job runs they are renewed; when it ends, they leave every application
-rather than being mistaken for today's.
+The live figures carry a ttl, and each batch renews them. When the job has ended, they expire in every application, so
+that they are not mistaken for today's figures.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def publisher(servers: str) -> Sink:
 
 
 def start(spark: "SparkSession", days: Path, work: Path, sink: Sink, ttl_s: float = TTL_S) -> "StreamingQuery":
-    """Start reading `days`; each batch's rows (key, value, ttl) go to `sink`; `work` holds what outlives a crash."""
+    """Start reading `days`; each batch's rows (key, value, ttl) go to `sink`; `work` keeps the state over a crash."""
     from pyspark.sql import functions as f
 
     files = spark.readStream.schema(SCHEMA).option("mode", "PERMISSIVE").csv(str(days))
@@ -52,7 +52,7 @@ def start(spark: "SparkSession", days: Path, work: Path, sink: Sink, ttl_s: floa
 
 
 def process(batch: "DataFrame", batch_id: int, work: Path, sink: Sink, ttl_s: float = TTL_S) -> None:
-    """One micro-batch, from the new rates to the published figures."""
+    """Process one micro-batch, from the new rates to the published figures."""
     spark = batch.sparkSession
     before = work / "kept" / str(batch_id - 1)
     if batch_id > 0:
@@ -74,13 +74,13 @@ def _keep(rates: "DataFrame", folder: Path) -> None:
 
 
 class Ledger:
-    """What the pair should hold now: every figure that it acknowledged."""
+    """A record of what the pair should hold now: every figure that it acknowledged."""
 
     def __init__(self) -> None:
         self.items: dict[str, str] = {}
 
     def take(self, rows: Iterable[tuple[str, str | None]]) -> None:
-        """Add one batch: keys, and values or none."""
+        """Add one batch: keys, each with its value, or with None if the key is deleted."""
         for key, value in rows:
             if value is None:
                 self.items.pop(key, None)
@@ -98,7 +98,8 @@ def noted(publish: Sink, ledger: Ledger) -> Sink:
     """Return a sink that publishes, enters what was published into the ledger, and prints a line for each batch."""
 
     def sink(rows: "DataFrame", batch_id: int) -> None:
-        rows = rows.cache()  # computed once for both
+        # Compute the rows once, for the pair and for the ledger.
+        rows = rows.cache()
         began = time.monotonic()
         publish(rows, batch_id)
         took_ms = 1000 * (time.monotonic() - began)
@@ -115,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
     options.days.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
     spark = session("rates", cores=2, quick_start=True, **{"spark.ui.showConsoleProgress": False})
-    # Spark installs a signal handler of its own before this one.
+    # Install our signal handlers here, after Spark has installed its own.
     orders = leash.orders(options.leash)
     ledger = Ledger()
     sink = noted(publisher(options.servers), ledger)

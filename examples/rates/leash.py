@@ -1,7 +1,7 @@
 """A process that ends with its parent, and takes orders from it.
 
-The demo holds the other end of each of its processes' standard input. A line on it is an order; its end, which the
-system brings about even if the demo is killed, ends the process. SIGTERM and Ctrl-C do the same.
+The demo holds the other end of the standard input of each process. A line of the input is an order. The end of the
+input ends the process; if the demo is killed, the system closes the input. SIGTERM and Ctrl-C end the process too.
 """
 
 import queue
@@ -15,7 +15,7 @@ Orders = queue.SimpleQueue[str]
 
 
 def orders(leashed: bool) -> Orders:
-    """A queue of orders: lines of standard input if `leashed`, and `STOP` at its end or on a signal."""
+    """Return a queue of orders: lines of standard input if `leashed`, and `STOP` at the input's end or on a signal."""
     found: Orders = queue.SimpleQueue()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -34,7 +34,7 @@ def orders(leashed: bool) -> Orders:
 
 
 def next_order(found: Orders, timeout_s: float | None) -> str | None:
-    """The next order, or None when there is none in time; without a time, it waits for one."""
+    """Return the next order, or None if none comes within `timeout_s`; without a timeout, wait for an order."""
     try:
         return found.get(timeout=timeout_s)
     except queue.Empty:

@@ -1,8 +1,8 @@
-"""The demo's processes: started together, read line by line, and gone when the demo is, however it ends.
+"""The demo's processes: started together, read line by line, and ended with the demo, however the demo ends.
 
-Each is a session of its own, so that Ctrl-C in the terminal reaches the demo alone, and the demo decides. `Family` ends
-all of them, with what they started themselves (Spark's JVM): first by closing their standard input and SIGTERM, then,
-after a while, by SIGKILL to the whole process group.
+Each process has a session of its own. So Ctrl-C in the terminal reaches only the demo, which then ends the processes.
+`Family` ends all processes, and what these started (Spark's JVM). First it closes their standard input and sends
+SIGTERM. After a while it sends SIGKILL to the whole process group.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ END_S = 8.0
 
 
 class Failed(Exception):
-    """A step of the demo did not come about; `said` is what the process, or all of them, said last."""
+    """The failure of a step of the demo; `said` is the last output of one process, or of all."""
 
     def __init__(self, text: str, said: str = "") -> None:
         super().__init__(text)
@@ -30,7 +30,7 @@ class Failed(Exception):
 
 
 class Process:
-    """One child: its lines as they come, orders to it, signals."""
+    """A child process: its lines of output as they come, and orders and signals to it."""
 
     def __init__(self, name: str, command: list[str], log: Path) -> None:
         self.name = name
@@ -51,12 +51,12 @@ class Process:
                 self._came.notify_all()
 
     def said(self, start: str) -> list[tuple[float, str]]:
-        """Every line so far that begins with `start`, each with the moment it came."""
+        """Return every line so far that begins with `start`, each with the moment it came."""
         with self._came:
             return [(at, line) for at, line in self._lines if line.startswith(start)]
 
     def order(self, text: str) -> None:
-        """Write one line to its standard input."""
+        """Write one line to the standard input of the process."""
         assert self._popen.stdin is not None
         try:
             self._popen.stdin.write(text + "\n")
@@ -69,12 +69,12 @@ class Process:
         return self._popen.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL, now, and wait until it is gone."""
+        """Send SIGKILL now, and wait until the process has ended."""
         self._signal(signal.SIGKILL)
         self._popen.wait()
 
     def terminate(self) -> None:
-        """Ask it to end, by the end of its standard input and SIGTERM; what it started is its own to end."""
+        """Ask the process to end: close its standard input, and send SIGTERM. It has to end its own children."""
         try:
             if self._popen.stdin is not None:
                 self._popen.stdin.close()
@@ -89,7 +89,7 @@ class Process:
             pass
 
     def end(self, timeout_s: float = END_S) -> int:
-        """Wait for its end, and force it when it takes too long; its exit status."""
+        """Wait until the process ends, or force its end when it takes too long; return its exit status."""
         try:
             self._popen.wait(max(0.0, timeout_s))
         except subprocess.TimeoutExpired:
@@ -99,7 +99,7 @@ class Process:
         return self._popen.wait()
 
     def tail(self, lines: int = 15) -> str:
-        """The end of what it said, for a message."""
+        """Return the last lines of its output and of its log, for a message."""
         with self._came:
             own = [line[:200] for _, line in self._lines[-lines:]]
         return "\n".join(
@@ -115,7 +115,7 @@ class Family:
         self._all: list[Process] = []
 
     def start(self, name: str, command: list[str]) -> Process:
-        """Start one more."""
+        """Start one more process."""
         process = Process(name, command, self.logs / f"{name}.log")
         self._all.append(process)
         return process
@@ -130,7 +130,7 @@ class Family:
         return [process for name, process in newest.items() if name not in but and not process.running()]
 
     def tails(self) -> str:
-        """The end of what each of them said."""
+        """Return the last lines of the output of each process."""
         return "\n".join(process.tail(5) for process in self._all)
 
     def __enter__(self) -> "Family":
@@ -147,7 +147,7 @@ class Family:
 
 
 def _adopt_orphans() -> None:
-    """On Linux: what outlives the process that started it (a JVM) becomes our child, to be waited for."""
+    """On Linux, become the parent of a process (a JVM) that outlives its own parent, so that we can wait for it."""
     if sys.platform == "linux":
         set_child_subreaper = 36
         ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
@@ -160,7 +160,8 @@ def _bury_orphans(deadline: float) -> None:
             if os.waitpid(-1, os.WNOHANG) == (0, 0):
                 time.sleep(0.05)
     except ChildProcessError:
-        pass  # there are none
+        # No child is left.
+        pass
 
 
 def free_ports(count: int, taken: set[int]) -> int:
@@ -184,6 +185,6 @@ def _is_free(port: int) -> bool:
 
 
 def server_command() -> list[str]:
-    """`chp-server` as it is installed beside this Python."""
+    """Return the command of the `chp-server` that is installed beside this Python."""
     script = Path(sys.executable).with_name("chp-server")
     return [str(script)] if script.exists() else [sys.executable, "-m", "chp_server.main"]

@@ -6,12 +6,13 @@
 
 Each reader is given all four addresses, and reads at one replica. A replica is killed (SIGKILL): its readers resume at
 the other one, and the pair makes no snapshot for them. Then the active server is killed: the passive takes over, and
-replicas and readers go on. Both are started again. At the end everything is counted: what was acknowledged, what each
-reader holds, and what the pair and each replica hold. The last line is
+replicas and readers go on. Each killed server is started again. At the end everything is counted: what was
+acknowledged, what each reader holds, and what the pair and each replica hold. The last line is
 
     demo: N sets acknowledged, R readers agree, 0 lost, a replica's death took S s, a failover took S s
 
-and the exit status 0 only if that is so. It takes about half a minute, and leaves no process, port or file.
+The exit status is 0 only if all of this is true. The demo takes about half a minute, and leaves no process, port or
+file.
 """
 
 import json
@@ -33,7 +34,7 @@ PACE_S = 2.0
 
 
 class Demo:
-    """One run, step by step; every wait has an end."""
+    """One run of the demo, step by step; every wait has a time limit."""
 
     def __init__(self, family: Family, folder: Path, shown: Plain) -> None:
         self.family, self.folder, self.shown = family, folder, shown
@@ -56,7 +57,7 @@ class Demo:
         return self.family.start(name, [*server_command(), *part, "--bind", self.servers[name], *data])
 
     def run(self) -> int:
-        """Every step in its order; the exit status."""
+        """Run all steps in order; return the exit status."""
         self.shown.say(f"start two servers, two replicas and {READERS} readers")
         everything = ",".join(self.servers.values())
         with Clone(self.pair, SUBTREE, name="writer") as clone:
@@ -93,7 +94,7 @@ class Demo:
         return int(answer.facts["replica"]["readers"]) if serves and isinstance(answer, AdminReply) else None
 
     def kill(self, clone: Clone, name: str) -> float:
-        """Kill a server, start it again, and return how long it took until each reader had what was set after that."""
+        """Kill a server and start it again. Return the seconds until each reader had a key set after the kill."""
         self.shown.say(f"kill -9 of {name}")
         began = time.monotonic()
         self.running[name].kill()
@@ -107,7 +108,7 @@ class Demo:
         return took
 
     def tell(self, replica_s: float, failover_s: float) -> int:
-        """Count what there is, and make the last line; 0 if all is right."""
+        """Count what readers and servers hold, and make the last line; return 0 if all is right, else 1."""
         held = {f"reader {i}": self.report(each) for i, each in enumerate(self.readers)}
         held |= {name: self.read([self.servers[name]]) for name in REPLICAS}
         held["the pair"] = self.read(self.pair)
@@ -145,7 +146,7 @@ class Demo:
             return without_mark({key: value.decode() for key, value in clone.snapshot().items()})
 
     def wait(self, until: Callable[[], bool], what: str) -> None:
-        """Wait until something is so."""
+        """Wait until `until()` is true."""
         deadline = time.monotonic() + STEP_S
         while not until():
             if time.monotonic() > deadline:

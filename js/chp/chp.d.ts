@@ -36,7 +36,7 @@ export class Clone implements Iterable<[string, Value]> {
   [Symbol.iterator](): Iterator<[string, Value]>;
   watch(listener: (change: Change) => void): () => void;
   synced(timeoutMs?: number): Promise<void>;
-  /** `ifRevision`: only if the key has it; null: only if there is no such key. */
+  /** With `ifRevision`, set only if the key has this revision; with null, only if the key is absent. */
   set(key: string, value: Value, options?: { ttl?: number; ifRevision?: Revision | null }): Promise<Done>;
   delete(key: string, options?: { ifRevision?: Revision }): Promise<Done>;
   batch(rows: Row[]): Promise<Done>;

@@ -29,7 +29,10 @@ export class Clone {
   #gateways; #subtree; #mount; #token; #core = null; #socket = null; #open = false; #turn = 0; #failures = 0; #heardAt = 0; #tick = null; #again = null;
   #listeners = new Set(); #onState; #timeoutMs; #closed = false; #ready; #settle; #room = []; #why = ""; #pending = new Set();
 
-  /** Connect. Use `open` to wait for the copy too. `gateways` is a URL, or several of the same pair. Of several pairs `mount` names one. */
+  /**
+   * Connect. Use `open` to wait for the copy too. `gateways` is a URL, or several of the same pair. If the gateways
+   * serve several pairs, `mount` names one of these.
+   */
   constructor(gateways, { subtree = "", mount = "", onState = () => {}, timeoutMs = 30_000, token = "" } = {}) {
     this.#gateways = [gateways].flat().map((each) => new URL(each).origin);
     if (!this.#gateways.length) throw new TypeError("a Clone needs a gateway's URL, such as http://127.0.0.1:8080");
@@ -80,7 +83,10 @@ export class Clone {
     await within(this.#ready, timeoutMs, () => `no copy within ${timeoutMs} ms from ${this.#gateways.join(", ")}; ${this.#why || this.#core?.refusal || "no server is heard"}`);
   }
 
-  /** Set a key to text or bytes. Resolve to { revision, durability } when the pair has it, and this copy if it is in the subtree. */
+  /**
+   * Set a key to text or bytes. Resolve to { revision, durability } when the pair has the set. If the key is in the
+   * subtree, wait until this copy has the set too.
+   */
   set(key, value, { ttl, ifRevision } = {}) { return this.batch([{ set: key, value, ttl, if: ifRevision }]); }
 
   /** Delete a key, present or absent. */
@@ -103,7 +109,7 @@ export class Clone {
     try { return await within(done, until - Date.now(), late); } finally { this.#pending.delete(handle); }
   }
 
-  /** Count the sums of the copy anew. Return whether they equal those that are compared with each heartbeat of the servers. */
+  /** Compute the sum of the copy anew. Return whether it equals the sum that is compared with each heartbeat. */
   verify() { return this.#core?.verify() ?? false; }
 
   close() {

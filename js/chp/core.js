@@ -16,16 +16,17 @@ const [GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED] = [0, 1
 const ACTIVE = 3, VERSION = 6, VERSION_MIN = 3, CREDIT = 16, GRANT = 8;
 const SILENCE_MS = 1000, VOTE_MS = 200, SYNC_MS = 2000, REFUSED_MS = 1000, RESEND_MS = 2000, LATEST_MS = 30_000, MEND_MS = 100, UNTOLD_MS = 30_000;
 const WINDOW_BATCHES = 4096, WINDOW_BYTES = 64 << 20, UNANSWERED = 1000, HELD_BYTES = 256 << 20;
-// OLDEST_HELD marks the oldest batch that is held. After SKIPS_MAX refusals of it the next one begins a new session.
+// OLDEST_HELD marks the oldest batch that the client holds. If a server refuses that batch more than
+// SKIPS_MAX times, a new session begins.
 const OLDEST_HELD = Uint8Array.of(1), SKIPS_MAX = 2;
 const NOTHING = new Uint8Array(0), RESERVED = Uint8Array.of(2, 3), DURABILITY = ["applied", "journaled", "replicated"];
 const encoder = new TextEncoder(), decoder = new TextDecoder();
 
 const epochOf = (number) => number >> 48n;
 const hex = (bytes) => Array.from(bytes, (each) => each.toString(16).padStart(2, "0")).join("");
-/** "epoch.sequence", as everybody reads a number. */
+/** Return a number as the text "epoch.sequence". */
 export const described = (number) => `${number >> 48n}.${number & 0xffffffffffffn}`;
-/** The number of "epoch.sequence". */
+/** Return the number that the text "epoch.sequence" means. */
 export function numberOf(text) {
   const found = /^(\d{1,5})\.(\d{1,15})$/.exec(text);
   if (!found) throw new TypeError(`a revision is such as "1.42", not ${JSON.stringify(text)}`);
@@ -33,19 +34,19 @@ export function numberOf(text) {
 }
 
 const TABLE = Uint32Array.from({ length: 256 }, (_, n) => { for (let i = 0; i < 8; i++) n = n & 1 ? 0xedb88320 ^ (n >>> 1) : n >>> 1; return n >>> 0; });
-/** CRC-32 of bytes, going on from `crc`. */
+/** Return the CRC-32 of bytes, continued from `crc`. */
 export function crc32(bytes, crc = 0) {
   crc = ~crc;
   for (let i = 0; i < bytes.length; i++) crc = TABLE[(crc ^ bytes[i]) & 255] ^ (crc >>> 8);
   return ~crc >>> 0;
 }
-/** The digest of a channel, one BATCH body further (section 16). */
+/** Return the digest of a channel after one more BATCH body (section 16). */
 export function linked(digest, body) {
   const sum = crc32(body);
   return crc32(Uint8Array.of(sum >>> 24, (sum >>> 16) & 255, (sum >>> 8) & 255, sum & 255), digest);
 }
 
-/** What a server refused of an own batch: `code` and `detail` are those of section 18. */
+/** The refusal of an own batch by a server: `code` and `detail` are those of section 18. */
 export class Refused extends Error {
   constructor(code, detail) {
     const more = typeof detail === "string" ? `: ${detail}` : "";
@@ -58,11 +59,12 @@ export class Refused extends Error {
   }
 }
 
-// What is known of one server.
+// What the core knows of one server.
 class Link {
   greeted = new Set(); beats = 0; up = false; sent = 0; heardAt = -Infinity; paceMs = 250; server = ""; wanted = 0; wantedAt = -Infinity; skips = 0; skipsTo = 0;
   skippedAt = -Infinity;
-  // The time of the first vote since the link came up, and since when it is heard as ACTIVE in an epoch below ours.
+  // `votedAt` is the time of the first vote since the link came up. `lowerSince` is the time since which the
+  // server says that it is ACTIVE in an epoch below ours.
   votedAt = Infinity; lowerSince = Infinity;
 }
 
@@ -77,7 +79,7 @@ export class Core {
   #last = 0; #outbox = new Map(); #bytes = 0; #answeredAt = 0; #resendMs = RESEND_MS; #waiting = [];
   #out = { send: [], settled: [], changes: [], states: [] };
 
-  /** `session`: 12 random bytes and 4 of zeros; `publicId`: as section 14 makes it of them. */
+  /** `session` is 12 random bytes and 4 zero bytes. `publicId` is computed from `session` as section 14 says. */
   constructor({ session, publicId, subtree = "", chance = () => 0.5 }) {
     this.#session = session.slice();
     this.#publicId = publicId.slice();
@@ -93,12 +95,12 @@ export class Core {
     return out;
   }
 
-  /** Whether a batch more would be beyond what may be unanswered. */
+  /** Whether the batches without an answer are as many, or as large, as they may be. */
   get full() { return this.#outbox.size >= WINDOW_BATCHES || this.#bytes >= WINDOW_BYTES; }
-  /** The last number that a HEARTBEAT showed this copy to be equal at. */
+  /** The last number at which a HEARTBEAT showed that this copy equals the contents of the server. */
   comparedAt = 0n;
 
-  /** Whether the sums that are compared with each HEARTBEAT are those of what is held, counted anew. */
+  /** Compute the sum of the revisions anew. Return whether it equals the sum that is compared with each HEARTBEAT. */
   verify() {
     let sum = 0n;
     for (const { revision } of this.entries.values()) sum += revision;
@@ -189,7 +191,8 @@ export class Core {
     this.#pump(now);
   }
 
-  // A GREETING may be lost. A HEARTBEAT tells as much, and two of them as much as the GREETING of the reply channel.
+  // A GREETING may be lost. So a HEARTBEAT counts as the GREETING of its channel, and a second HEARTBEAT also
+  // counts as the GREETING of the reply channel.
   #greetedByHeartbeat(link, where, beatMs, now) {
     link.greeted.add(where);
     link.paceMs = Math.max(1, beatMs);
@@ -205,7 +208,7 @@ export class Core {
   }
 
   #hold(said, now) {
-    // Without a pending question, the answer to the next one will have these updates.
+    // Without a pending question, hold nothing: the answer to the next question will have these updates.
     if (!this.#sync) return;
     if (said.kind === BATCH && (this.#heldBytes += said.body.length) > HELD_BYTES) { this.#ask(0n, now); return; }
     if (said.kind === BATCH || !this.#held.length || this.#held.at(-1).kind === BATCH) this.#held.push(said);
@@ -253,7 +256,8 @@ export class Core {
     this.#mends = 0;
   }
 
-  // Ask at once, and then ever later, so that a difference that cannot be healed causes no loop of questions.
+  // Ask at once the first time, and then after longer and longer waits. So a difference that cannot be healed
+  // causes no loop of questions.
   #mend(now) {
     this.stats.mismatches++;
     this.#live = false;
@@ -296,7 +300,8 @@ export class Core {
     const late = now - this.#ourEpochAt > 3 * (this.#active ? this.#silenceMs(this.#active) : SILENCE_MS);
     if (epoch > this.#epoch || (epoch === this.#epoch && free)) this.#follow(link, epoch, false, now);
     else if (epoch === this.#epoch) this.#ourEpochAt = now;
-    // A server that hears of our epoch by a vote opens a higher one. If no vote can be sent, UNTOLD_MS are enough.
+    // A server that hears of our epoch by a vote opens a higher epoch, so give it SILENCE_MS after a vote. If no vote
+    // can be sent, follow the server after UNTOLD_MS.
     else if (late && free && (now - link.votedAt > SILENCE_MS || now - link.lowerSince > UNTOLD_MS)) this.#follow(link, epoch, true, now);
   }
 
@@ -403,7 +408,7 @@ export class Core {
 
   // -- own sets: section 14
 
-  /** A segment's keys, values (bytes) and columns; `handle` is settled with { revision, durability } or a `Refused`. */
+  /** Send the segment of a batch; values are bytes. Settle `handle` with { revision, durability } or a `Refused`. */
   submit(keys, values, extras, handle, now) {
     const body = pack([keys, values, extras]);
     if (this.#outbox.size === 0) this.#answeredAt = now;
@@ -412,7 +417,7 @@ export class Core {
     this.#pump(now);
   }
 
-  /** What is not answered is not sent again. */
+  /** Forget all batches without an answer, so that they are not sent again. */
   forget() { this.#outbox.clear(); this.#bytes = 0; this.#waiting = []; }
 
   #onLink(link, up, now) { link.up = up; link.sent = 0; link.votedAt = Infinity; this.#pump(now); }
@@ -474,8 +479,8 @@ export class Core {
     this.#pump(now);
   }
 
-  // Another server answered batches that this one lacks. Mark the oldest batch that is held, so that this server skips them.
-  // A refusal of a later batch does not count: it may have waited since before the mark.
+  // Another server answered batches that this server lacks. Mark the oldest batch that is held, so that this server
+  // skips the batches before it. The refusal of a later batch does not count, because it may be older than the mark.
   #skip(link, no, first, now) {
     const told = link.skipsTo === first;
     if (!told || (no === first && now - link.skippedAt >= RESEND_MS)) { link.skips = told ? link.skips + 1 : 1; link.skippedAt = now; }
