@@ -172,8 +172,8 @@ def _perform(command: list[str], log: Path, seconds: float, lock: IO[str]) -> tu
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Interrupt tests, and let them end their servers and unmount their disks. Ignore further interrupts meanwhile."""
-    print(f"stopping, which takes at most {LEAVE_S:g} s", flush=True)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in INTERRUPTS}
+    print(f"stopping, which takes at most {LEAVE_S:g} s", flush=True)
     process.send_signal(signal.SIGINT)
     try:
         process.wait(LEAVE_S)
