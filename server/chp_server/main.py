@@ -43,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:
         _printed("")
         return Exit.CLEAN if not done.code else Exit.USAGE
+    except BrokenPipeError:
+        # The help is longer than the buffer of the output, and argparse of Python 3.11.2 does not handle the error.
+        _printed("")
+        return Exit.CLEAN
     if loaded.show_config:
         _printed(sources.show(loaded) + "\n")
         return Exit.CLEAN
