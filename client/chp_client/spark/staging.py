@@ -48,7 +48,10 @@ _lock = threading.Lock()
 
 
 class StagingFailed(ChpError):
-    """The error for a batch that the servers did not take, and that is not visible. Its text has reason and remedy."""
+    """The error for a batch that the servers did not take. Its text has the reason and the remedy.
+
+    If a commit got no answer in time, the servers may still do it.
+    """
 
 
 def clone_of(servers: Sequence[str]) -> Clone:
